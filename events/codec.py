@@ -1,0 +1,115 @@
+"""Events to stored bytes and back: the one place where either is done.
+
+The stored form of an event is JSON, tagged `type`. Stored bytes are never encoded again:
+export, forks and verification copy them.
+"""
+
+import json
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Raw, Struct
+
+from batonlog.events.facts import AnyEvent, Event, UnknownEvent, raw
+from batonlog.events.values import Foreign, Foreigns, dump, load, plain
+
+TAGS: dict[str, type[Event]] = {cls.type: cls for cls in get_args(AnyEvent)}
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(AnyEvent)
+
+
+class _Tag(Struct):
+    type: str
+
+
+_tag_decoder = msgspec.json.Decoder(_Tag)
+
+
+def encode(event: Event) -> bytes:
+    """Return the stored form. Raises TypeError for data that JSON cannot hold."""
+    if type(event) is UnknownEvent:
+        data = event.data
+        return dump({"type": event.tag, **{k: v for k, v in data.items() if k != "type"}})
+    try:
+        return _encoder.encode(event)
+    except UnicodeEncodeError:  # lone surrogates: see values.dump
+        return _encode_escaped(event)
+
+
+def _encode_escaped(event: Event) -> bytes:
+    fields = _fields(event)
+    return json.dumps({"type": event.type, **fields}, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields that would be stored, as plain data, for the escaped form."""
+    out: dict[str, Any] = {}
+    for field in msgspec.structs.fields(value):
+        inner = (
+            value._slots[field.name].__get__(value)
+            if field.name in value._slots
+            else getattr(value, field.name)
+        )
+        if field.default is not msgspec.NODEFAULT and inner == field.default:
+            continue
+        out[field.encode_name] = _fields(inner) if hasattr(inner, "_slots") else plain(inner)
+    return out
+
+
+def decode(payload: bytes) -> Event:
+    """Return the event of a stored form; one of an unknown tag as UnknownEvent.
+
+    Its foreign fields share the bytes of `payload`. Raises ValueError if it is damaged.
+    """
+    try:
+        return _decoder.decode(payload)  # type: ignore[no-any-return]
+    except msgspec.ValidationError:
+        if (tag := _tag_decoder.decode(payload).type) in TAGS:
+            raise
+        return UnknownEvent(tag=tag, data=Raw(payload))
+    except msgspec.DecodeError:
+        return _decode_escaped(payload)
+
+
+def _decode_escaped(payload: bytes) -> Event:
+    """Decode a payload with escapes of lone surrogates, which msgspec refuses."""
+    data = json.loads(payload)
+    tag = data.get("type") if isinstance(data, dict) else None
+    if not isinstance(tag, str):
+        raise ValueError("an event is an object with a type")
+    if (cls := TAGS.get(tag)) is None:
+        return UnknownEvent(tag=tag, data=Raw(dump(data)))
+    return msgspec.convert(_with_raws(data, cls), cls)
+
+
+def _with_raws(data: Any, cls: Any) -> Any:
+    """Put the bytes of each foreign field back in place."""
+    out = dict(data)
+    for field in msgspec.structs.fields(cls):
+        value = out.get(field.encode_name)
+        if field.encode_name not in out:
+            continue
+        if field.type is Foreign:
+            out[field.encode_name] = Raw(dump(value))
+        elif field.type in (Foreigns, Foreigns | None) and value is not None:
+            out[field.encode_name] = tuple(Raw(dump(inner)) for inner in value)
+        elif isinstance(value, dict) and (inner := _part_of(field.type)) is not None:
+            out[field.encode_name] = _with_raws(value, inner)
+    return out
+
+
+def _part_of(annotation: Any) -> Any:
+    """The struct with foreign fields that a field holds, if it does."""
+    for candidate in (annotation, *get_args(annotation)):
+        if hasattr(candidate, "_slots"):
+            return candidate
+    return None
+
+
+def fresh(event: Event) -> Event:
+    """Return an event as it will be read back: what is folded is always what is stored."""
+    return decode(encode(event))
+
+
+__all__ = ["TAGS", "decode", "dump", "encode", "fresh", "load", "raw"]
