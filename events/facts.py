@@ -14,7 +14,7 @@ Users add facts of their own with `NoteAdded`, never by subclassing.
 """
 
 from types import MemberDescriptorType
-from typing import Any, ClassVar, Literal, TypeAlias, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, dataclass_transform
 
 import msgspec
 from msgspec import Raw, Struct, StructMeta
@@ -65,11 +65,20 @@ class _EventMeta(StructMeta):
         return cls
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-class _Value(Struct, metaclass=_EventMeta):
-    """What events and their parts have in common."""
+if TYPE_CHECKING:
 
-    _slots: ClassVar[dict[str, MemberDescriptorType]]
+    @dataclass_transform(frozen_default=True, kw_only_default=True)
+    class _Value:
+        """What events and their parts have in common."""
+
+        _slots: ClassVar[dict[str, MemberDescriptorType]]
+
+        def __init_subclass__(cls, *, tag: str | None = None) -> None: ...
+
+else:
+
+    class _Value(Struct, metaclass=_EventMeta):
+        """What events and their parts have in common."""
 
 
 class Event(_Value):

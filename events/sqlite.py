@@ -76,7 +76,7 @@ class SQLiteLog(EventLog):
         self._closed = False
 
     async def __aenter__(self) -> Self:
-        await self._read(lambda connection: None)
+        await self._read(_nothing)
         return self
 
     # -- writing
@@ -128,13 +128,7 @@ class SQLiteLog(EventLog):
     async def read(self, session: str, *, after: int = 0, until: int | None = None) -> AsyncIterator[Record]:
         last = until if until is not None else 1 << 62
         while True:
-            rows = await self._read(
-                lambda db, after=after: _records(
-                    db,
-                    "session = ? AND version > ? AND version <= ? ORDER BY version",
-                    (session, after, last),
-                )
-            )
+            rows = await self._read(partial(_records, where=_OF_SESSION, values=(session, after, last)))
             for record in rows:
                 yield record
             if len(rows) < _CHUNK:
@@ -476,6 +470,10 @@ def _release(db: sqlite3.Connection, lease: Lease) -> None:
 
 
 # -- what is done in the reader
+
+
+def _nothing(db: sqlite3.Connection) -> None:
+    """Open the file, and be told if that fails."""
 
 
 def _records(db: sqlite3.Connection, where: str, values: tuple[Any, ...]) -> list[Record]:
