@@ -1,0 +1,260 @@
+"""Filters: functions from a history to a history. What one did is recorded, never the function.
+
+A filter is given the view as an unfiltered handoff would leave it, and returns a history, or
+any iterable of items and dicts. It may be sync or async, a lambda, and may be deleted from the
+code later: what the log holds is its effect.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+from typing_extensions import TypeVar as TypeVarWithDefault
+
+from batonlog.events import JSON, UsageError
+from batonlog.events.values import plain
+from batonlog.projections.history import History
+from batonlog.projections.items import Item, as_item
+from batonlog.projections.pairing import Pairing, is_call, is_output
+
+_Ctx = TypeVar("_Ctx")
+_Ctx_co = TypeVarWithDefault("_Ctx_co", default=object, covariant=True)
+
+Cause: TypeAlias = Literal["handoff", "compaction", "manual"]
+
+
+class FilterInput(History, Generic[_Ctx_co]):
+    """The view to be rewritten, and why. It is a History, so filters call each other directly."""
+
+    __slots__ = ("_context", "_split", "arguments", "cause", "own", "session", "source", "target")
+
+    def __init__(
+        self,
+        items: Iterable[Item],
+        *,
+        version: int,
+        cause: Cause,
+        session: str,
+        context: _Ctx_co,
+        split: int,
+        own: History | None = None,
+        source: str | None = None,
+        target: str | None = None,
+        arguments: object = None,
+    ) -> None:
+        super().__init__(items, version)
+        self._context = context
+        self._split = split
+        self.cause: Cause = cause
+        """Why: a handoff, a compaction, or somebody's edit."""
+        self.session = session
+        self.own = own
+        """The target's view when it last handed off; None if it never did."""
+        self.source = source
+        """Who hands off."""
+        self.target = target
+        """Who will see the result."""
+        self.arguments = arguments
+        """What the model gave the handoff: a value of its input_type, else a dict."""
+
+    @property
+    def earlier(self) -> History:
+        """The view before the turn that made the handoff."""
+        return History(self._items[: self._split], self.version)
+
+    @property
+    def latest(self) -> History:
+        """What this turn added, the transfer and its answer included."""
+        return History(self._items[self._split :], self.version)
+
+    @property
+    def context(self) -> _Ctx_co:
+        """The caller's own object."""
+        return self._context
+
+    def _with(self, items: Sequence[Item]) -> "FilterInput[_Ctx_co]":
+        """The same input as the next filter of a sequence sees it: with what this one returned."""
+        latest = {id(item) for item in self._items[self._split :]}
+        latest_refs = {item.ref for item in self._items[self._split :] if item.ref is not None}
+
+        def is_latest(item: Item) -> bool:
+            return (
+                id(item) in latest or item.ref in latest_refs or bool(latest_refs.intersection(item.replaces))
+            )
+
+        split = next((n for n, item in enumerate(items) if is_latest(item)), len(items))
+        return FilterInput(
+            items,
+            version=self.version,
+            cause=self.cause,
+            session=self.session,
+            context=self._context,
+            split=split,
+            own=self.own,
+            source=self.source,
+            target=self.target,
+            arguments=self.arguments,
+        )
+
+
+FilterOutput: TypeAlias = Iterable[Item | Mapping[str, JSON]]
+Filter: TypeAlias = Callable[[FilterInput[_Ctx]], FilterOutput | Awaitable[FilterOutput]]
+
+
+# -- the filters that come with it
+
+
+def messages_only(history: History, /) -> History:
+    """Keep the messages: what the user and the agents said, and nothing of how they came to it."""
+    return _kept(history, lambda item: item.type == "message")
+
+
+def drop_tools(history: History, /) -> History:
+    """Drop every tool item, and the reasoning that led to it; keep messages and the reasoning before them.
+
+    Calls and outputs of every kind go, hosted ones and those of types that are not known yet.
+    """
+    keep = [item.type in _NO_TOOLS for item in history]
+    for n in range(len(history) - 1, -1, -1):
+        # Reasoning stays with what followed it: a provider refuses it alone.
+        if history[n].type == "reasoning" and not (n + 1 < len(history) and keep[n + 1]):
+            keep[n] = False
+    return History((item for item, kept in zip(history, keep, strict=True) if kept), history.version)
+
+
+_NO_TOOLS = frozenset({"message", "reasoning", "compaction"})
+
+
+def keep_last(n: int, /) -> Callable[[History], History]:
+    """Keep the last `n` items, fewer where that would split a call from its output or a reasoning group.
+
+    Never nothing: if the last group is longer than `n`, that group is kept.
+    """
+    if n < 1:
+        raise UsageError(f"keep_last({n}): keep at least 1 item; to keep none, end the session")
+    return _KeepLast(n)
+
+
+class _KeepLast(msgspec.Struct, frozen=True):
+    n: int
+
+    def __call__(self, history: History) -> History:
+        if len(history) <= self.n:
+            return history[:]
+        cuts = whole_cuts(history)
+        least = len(history) - self.n
+        after = [cut for cut in cuts if least <= cut < len(history)]
+        return history[(after[0] if after else max(cut for cut in cuts if cut < len(history))) :]
+
+
+_KeepLast.__name__ = "keep_last"
+
+
+def whole_cuts(history: Sequence[Item]) -> list[int]:
+    """Return the places where a history can be cut without splitting a pair or a reasoning group."""
+    pairing = Pairing()
+    reaches = list(range(len(history)))  # how far back the group of each item begins
+    for n, item in enumerate(history):
+        if is_call(item):
+            pairing.call(n, item)
+        elif is_output(item):
+            place, _ = pairing.answer(item)
+            reaches[n] = n if place is None else place
+        if n and history[n - 1].type == "reasoning":
+            reaches[n] = min(reaches[n], n - 1)
+    cuts = []
+    earliest = len(history)
+    for n in range(len(history), -1, -1):
+        if n < len(history):
+            earliest = min(earliest, reaches[n])
+        if earliest >= n:
+            cuts.append(n)
+    return cuts[::-1]
+
+
+def _kept(history: History, wanted: Callable[[Item], bool]) -> History:
+    return History((item for item in history if wanted(item)), history.version)
+
+
+# -- applying them
+
+
+async def apply_filters(
+    filters: Filter[_Ctx] | Sequence[Filter[_Ctx]], given: FilterInput[_Ctx]
+) -> Sequence[Item]:
+    """Apply filters, first one first, and return the items.
+
+    Raises UsageError for what is no history or leaves nothing; whatever a filter raises passes.
+    """
+    items: Sequence[Item] = tuple(given)
+    for one in as_filters(filters):
+        made = one(given)
+        output = await made if inspect.isawaitable(made) else made
+        items = _items(one, output)
+        given = given._with(items)
+    return items
+
+
+def as_filters(filters: Filter[_Ctx] | Sequence[Filter[_Ctx]]) -> Sequence[Filter[_Ctx]]:
+    """Return a sequence of filters, whatever was given. Raises UsageError for what is none."""
+    found = tuple(filters) if isinstance(filters, Sequence) else (filters,)
+    if not found or not all(map(callable, found)):
+        raise UsageError(f"{filters!r} is no filter: give a function of a history, or a sequence of them")
+    return found
+
+
+def _items(one: Callable[..., object], output: Any) -> Sequence[Item]:
+    name = filter_name(one)
+    if isinstance(output, str | bytes | Mapping) or not isinstance(output, Iterable):
+        raise UsageError(
+            f"filter {name} returned {type(output).__name__}, which is no history: "
+            f"return the items to show, as a History, a list or a generator"
+        )
+    try:
+        items = [as_item(value) for value in output]
+    except UsageError as error:
+        raise UsageError(f"filter {name} returned {error}") from error
+    if not items:
+        raise UsageError(f"filter {name} left nothing to show; a model needs at least one item")
+    return items
+
+
+def filter_name(one: Callable[..., object]) -> str:
+    """Return the name under which a filter is recorded."""
+    if isinstance(one, partial):
+        return filter_name(one.func)
+    name = getattr(one, "__name__", None)
+    return name if isinstance(name, str) else type(one).__name__
+
+
+def filter_parameters(one: Callable[..., object]) -> dict[str, JSON]:
+    """Return the parameters of a filter: a partial's keywords, a dataclass's or Struct's fields."""
+    if isinstance(one, partial):
+        return _shown({**filter_parameters(one.func), **one.keywords})
+    if isinstance(one, msgspec.Struct):
+        return _shown(msgspec.structs.asdict(one))
+    if is_dataclass(one) and not isinstance(one, type):
+        return _shown({field.name: getattr(one, field.name) for field in fields(one)})
+    return {}
+
+
+def describe(filters: Sequence[Callable[..., object]]) -> tuple[str, dict[str, JSON]]:
+    """Return the name and the parameters under which a sequence of filters is recorded."""
+    if len(filters) == 1:
+        return filter_name(filters[0]), filter_parameters(filters[0])
+    steps = [{"filter": filter_name(one), "parameters": filter_parameters(one)} for one in filters]
+    return " + ".join(str(step["filter"]) for step in steps), {"filters": steps}
+
+
+def _shown(parameters: Mapping[str, object]) -> dict[str, JSON]:
+    """Parameters as JSON; what is no JSON by its name."""
+    out: dict[str, JSON] = {}
+    for name, value in parameters.items():
+        try:
+            out[name] = plain(value)
+        except (TypeError, ValueError):
+            out[name] = getattr(value, "__name__", None) or repr(value)
+    return out

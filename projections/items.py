@@ -1,0 +1,318 @@
+"""Items: what histories are made of. Both histories come from one function, `items_of`.
+
+An item is held as the bytes that were recorded and is switched on by its `type` string, never
+by a provider's class, so that types nobody has heard of pass through whole. The answer to a
+call has a fixed form (below), so that past views do not change with the code.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from batonlog.events import (
+    JSON,
+    CallRefused,
+    Event,
+    GuardrailTripped,
+    HandoffMade,
+    InputAdded,
+    ModelResponded,
+    Ref,
+    RunStarted,
+    ToolAbandoned,
+    ToolReturned,
+    UsageError,
+)
+from batonlog.events.facts import raw
+from batonlog.events.values import dump, load
+
+TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "refusal")
+
+ANSWERED_BY: Mapping[str, str] = {
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+    "computer_call": "computer_call_output",
+    "local_shell_call": "local_shell_call_output",
+    "shell_call": "shell_call_output",
+    "apply_patch_call": "apply_patch_call_output",
+    "tool_search_call": "tool_search_output",
+    "program": "program_output",
+    "mcp_approval_request": "mcp_approval_response",
+}
+"""Call -> output, of all pairs in the Responses API whose output the client sends."""
+
+OUTPUTS = frozenset(ANSWERED_BY.values())
+
+OURS = frozenset({"function_call", "custom_tool_call"})
+"""Calls that the engine answers."""
+
+
+class Head(Struct, gc=False):
+    """What of an item anybody switches on."""
+
+    type: str = ""
+    role: str | None = None
+    id: str | None = None
+    call_id: str | None = None
+    approval_request_id: str | None = None
+    name: str | None = None
+
+
+_heads: msgspec.json.Decoder[Head] = msgspec.json.Decoder(Head)
+
+
+def head_of(data: Raw | bytes) -> Head:
+    """Read an item's head. One with a role and no type is a message."""
+    try:
+        head = _heads.decode(data)
+    except msgspec.MsgspecError:
+        head = _lenient(load(data))
+    if not head.type and head.role:
+        head.type = "message"
+    return head
+
+
+def _lenient(data: JSON) -> Head:
+    """The head of an item whose fields are of odd types, or hold lone surrogates."""
+    fields = data if isinstance(data, dict) else {}
+    texts = {name: fields[name] for name in Head.__struct_fields__ if isinstance(fields.get(name), str)}
+    return Head(**texts)
+
+
+class Item(Struct, frozen=True, gc=False, eq=False):
+    """One item of a history. Immutable; `data` is a fresh dict each time."""
+
+    ref: Ref | None
+    """Where it is recorded; None for one that a filter has just made."""
+    held: Raw
+    """Its recorded bytes."""
+    agent: str | None = None
+    """Who said or called it, or was answered; None for input."""
+    answers: Ref | None = None
+    """The call that it answers, where the log knows it."""
+    issuer: tuple[str, str] | None = None
+    """Endpoint and model that made it."""
+    replaces: tuple[Ref, ...] = ()
+    """What it was made from, if a filter edited it."""
+    _head: Head | None = None
+
+    @property
+    def head(self) -> Head:
+        """Type, role and ids."""
+        head = self._head
+        if head is None:
+            head = head_of(self.held)
+            msgspec.structs.force_setattr(self, "_head", head)
+        return head
+
+    @property
+    def type(self) -> str:
+        """`message`, `function_call`, `reasoning`, … as the provider calls it."""
+        return self.head.type
+
+    @property
+    def role(self) -> str | None:
+        """`user`, `assistant`, `developer`, `system`; None for what is no message."""
+        return self.head.role
+
+    @property
+    def text(self) -> str:
+        """All text of a message or an output, joined; "" if there is none."""
+        data = self.data
+        return text_of(data.get("output") if self.type in OUTPUTS else data.get("content"))
+
+    @property
+    def data(self) -> dict[str, JSON]:
+        """The plain item, fresh each time."""
+        data = load(self.held)
+        return data if isinstance(data, dict) else {}
+
+    def replace(self, **changes: JSON) -> "Item":
+        """Return an edited copy that remembers what it replaces."""
+        sources = self.replaces or ((self.ref,) if self.ref is not None else ())
+        return Item(
+            ref=None,
+            held=Raw(dump({**self.data, **changes})),
+            agent=self.agent,
+            answers=self.answers,
+            issuer=self.issuer,
+            replaces=sources,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Item):
+            return NotImplemented
+        return self.ref == other.ref and bytes(self.held) == bytes(other.held)
+
+    def __hash__(self) -> int:
+        return hash((self.ref, bytes(self.held)))
+
+    def __repr__(self) -> str:
+        text = self.text
+        return f"Item({self.ref or 'new'} {self.role or self.type} {text[:40]!r})"
+
+
+def text_of(content: JSON) -> str:
+    """Join the texts of a content: a string, or a list of parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    texts = (
+        part.get("text", part.get("refusal", ""))
+        for part in content
+        if isinstance(part, dict) and part.get("type") in TEXT_PARTS
+    )
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def items_of(version: int, event: Event, agent: str | None, issuer: tuple[str, str] | None) -> list[Item]:
+    """Return the items that an event says: the one function behind every history.
+
+    `agent` and `issuer` are those of the open request or call. A rewrite's puts are not among
+    them: they are in the view alone.
+    """
+    match event:
+        case ModelResponded():
+            return [
+                Item(Ref(version, n), held, agent, issuer=issuer)
+                for n, held in enumerate(_held(raw(event, "output")))
+            ]
+        case RunStarted() | InputAdded():
+            return [Item(Ref(version, n), held) for n, held in enumerate(_held(raw(event, "input")))]
+        case ToolReturned() | ToolAbandoned() | CallRefused() | HandoffMade():
+            return [Item(Ref(version, 0), answer_item(event), agent, event.call)]
+        case GuardrailTripped() if raw(event, "replacement") is not None:
+            return [Item(Ref(version, 0), _one(raw(event, "replacement")), agent)]
+        case _:
+            return []
+
+
+def _held(values: Sequence[Any]) -> Iterator[Raw]:
+    for value in values:
+        yield _one(value)
+
+
+def _one(value: Any) -> Raw:
+    return value if type(value) is Raw else Raw(dump(value))
+
+
+def answer_item(event: ToolReturned | ToolAbandoned | CallRefused | HandoffMade) -> Raw:
+    """Return the item that answers a call, in its fixed form.
+
+    A tool's string goes out as it is, and any other JSON value as its JSON text; `shown`
+    stands for it where it was given.
+    """
+    match event:
+        case ToolReturned():
+            shown = raw(event, "shown")
+            output = bytes(_one(raw(event, "output") if shown is None else shown))
+            if shown is None and not output.startswith(b'"'):
+                output = dump(output.decode())
+        case HandoffMade():
+            output = dump(event.acknowledgement)
+        case ToolAbandoned() | CallRefused():
+            output = dump(event.answer)
+    kind, call_id = dump(event.item), dump(event.call_id)
+    return Raw(b'{"type":%b,"call_id":%b,"output":%b}' % (kind, call_id, output))
+
+
+# -- what is an item
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
+_ROLES = frozenset({"user", "assistant", "system", "developer"})
+_PARTS: Mapping[str, frozenset[str]] = {
+    "user": frozenset({"input_text", "input_image", "input_file", "input_audio"}),
+    "system": frozenset({"input_text", "input_image", "input_file"}),
+    "developer": frozenset({"input_text", "input_image", "input_file"}),
+    "assistant": frozenset({"output_text", "refusal"}),
+}
+
+
+def as_item(value: Item | Mapping[str, JSON]) -> Item:
+    """Return a new item, or the given one. Raises UsageError for what no provider would take."""
+    if isinstance(value, Item):
+        # What is recorded stands; what a filter edited must still be an item.
+        edited = value.ref is None and (value.type in _KNOWN or not value.replaces)
+        if edited and (wrong := _wrong(value.data)) is not None:
+            raise UsageError(f"no item: {wrong}")
+        return value
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{type(value).__name__} is no item: give a Responses item as a dict, or an Item")
+    data = dict(value)
+    if (wrong := _wrong(data)) is not None:
+        raise UsageError(f"no item: {wrong}")
+    try:
+        return Item(None, Raw(dump(data)))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"no item: {error}") from error
+
+
+def _wrong(data: dict[str, JSON]) -> str | None:
+    """What is wrong with an item that somebody made, in words."""
+    kind = data.get("type", "message" if "role" in data else None)
+    match kind:
+        case "message":
+            return _wrong_message(data)
+        case "function_call" | "custom_tool_call":
+            text = "arguments" if kind == "function_call" else "input"
+            if not (isinstance(data.get("name"), str) and _NAME.match(data["name"])):
+                return f"a {kind} needs a name of 1 to 64 of a-z, A-Z, 0-9, _ and -"
+            if not isinstance(data.get(text), str):
+                return f"a {kind} needs {text}, as text"
+            return _wrong_call_id(kind, data)
+        case "function_call_output" | "custom_tool_call_output":
+            if not _is_content(data.get("output"), _PARTS["user"]):
+                return f"a {kind} needs an output: text, or a list of input parts"
+            return _wrong_call_id(kind, data)
+        case "reasoning":
+            if not isinstance(data.get("id"), str) or not isinstance(data.get("summary"), list):
+                return "a reasoning item needs an id and a summary"
+            return None
+        case _ if kind in _OTHERS:
+            return None
+        case None:
+            return "an item has a type, or a role and a content"
+        case _:
+            return f"{kind!r} is no type of item that a provider takes"
+
+
+_KNOWN = frozenset({"message", "reasoning", *OURS, *(ANSWERED_BY[kind] for kind in OURS)})
+_OTHERS = frozenset({*ANSWERED_BY, *OUTPUTS, "compaction", "item_reference"})
+
+
+def _wrong_call_id(kind: str, data: dict[str, JSON]) -> str | None:
+    call_id = data.get("call_id")
+    if not isinstance(call_id, str) or not 1 <= len(call_id) <= 64:
+        return f"a {kind} needs a call_id of 1 to 64 characters"
+    return None
+
+
+def _wrong_message(data: dict[str, JSON]) -> str | None:
+    role = data.get("role")
+    if role not in _ROLES:
+        return f"a message's role is one of {', '.join(sorted(_ROLES))}, not {role!r}"
+    if not _is_content(data.get("content"), _PARTS[role]):
+        return f"the content of a message from {role} is text, or a list of {', '.join(sorted(_PARTS[role]))}"
+    return None
+
+
+def _is_content(content: JSON, kinds: frozenset[str]) -> bool:
+    if isinstance(content, str):
+        return True
+    if not isinstance(content, list | tuple):
+        return False
+    return all(isinstance(part, Mapping) and part.get("type") in kinds and _is_part(part) for part in content)
+
+
+def _is_part(part: Mapping[str, JSON]) -> bool:
+    match part.get("type"):
+        case "input_text" | "output_text":
+            return isinstance(part.get("text"), str)
+        case "refusal":
+            return isinstance(part.get("refusal"), str)
+        case _:
+            return True

@@ -1,0 +1,143 @@
+"""A rewrite as data: applying one, and finding the one that leads from a view to a filter's output.
+
+`["take", start, stop]` takes items of the settled view that the event finds, its own items
+included; `["take", start, stop, at]` takes them of the settled view that the event at that
+version found. `["put", item]` and `["put", item, covers]` put a new item in; `covers` are the
+refs of what it was made from, and without it the item counts as made from all that the filter
+saw. Positions, not ids: so it replays without the filter, and no payload holds its own version.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from batonlog.events import JSON, Ref, Rewrite, UsageError
+from batonlog.events.facts import raw
+from batonlog.events.values import dump, load
+from batonlog.projections.items import Item
+from batonlog.projections.view import View
+
+Past = Sequence[tuple[int, View]]
+
+
+class _Operation(Struct, array_like=True, gc=False):
+    kind: str
+    first: Raw
+    second: Raw | None = None
+    third: int | None = None
+
+
+_operations: msgspec.json.Decoder[_Operation] = msgspec.json.Decoder(_Operation)
+
+
+def rewritten(before: View, rewrite: Rewrite, *, past: Past, version: int, first: int) -> View:
+    """Return the view that a rewrite makes of the settled view `before`.
+
+    Args:
+        past: settled views that earlier rewrites found, by version.
+        version: the event that holds the puts.
+        first: index of the first put: after the event's own items.
+
+    Total: what is out of range is left out.
+    """
+    out: list[Item] = []
+    index = first
+    for data in raw(rewrite, "operations"):
+        operation = _read(data)
+        if operation is None:
+            continue
+        kind, one, two, at = operation
+        if kind == "take":
+            source: Sequence[Item] = before if at is None else _past_view(past, at)
+            out.extend(source[one:two])
+        elif kind == "put":
+            out.append(_put(one, two, before, Ref(version, index)))
+            index += 1
+    return View(out)
+
+
+def _read(data: Any) -> tuple[str, Any, Any, int | None] | None:
+    held = data if type(data) is Raw else Raw(dump(data))
+    try:
+        operation = _operations.decode(held)
+    except msgspec.ValidationError:
+        return None
+    except msgspec.DecodeError:  # lone surrogates in the item that is put
+        kind, *rest = load(held)
+        return (kind, Raw(dump(rest[0])), rest[1] if len(rest) > 1 else None, None) if kind == "put" else None
+    if operation.kind == "take":
+        start = msgspec.json.decode(operation.first, type=int)
+        stop = msgspec.json.decode(operation.second or b"0", type=int)
+        return "take", start, stop, operation.third
+    covers = msgspec.json.decode(operation.second) if operation.second is not None else None
+    return operation.kind, operation.first, covers, None
+
+
+def _past_view(past: Past, at: int) -> Sequence[Item]:
+    for version, view in reversed(past):
+        if version == at:
+            return view
+    return ()
+
+
+def _put(held: Raw, covers: JSON, before: View, ref: Ref) -> Item:
+    refs = tuple(Ref(*pair) for pair in covers or ())
+    source = _edited(refs, before) if len(refs) == 1 else None
+    if source is None:
+        return Item(ref, held, replaces=refs)
+    # An edited item still answers its call, and is still its agent's.
+    return Item(ref, held, source.agent, source.answers, source.issuer, refs)
+
+
+def _edited(refs: tuple[Ref, ...], before: View) -> Item | None:
+    return next((item for item in before if item.ref == refs[0]), None)
+
+
+def operations(before: Sequence[Item], after: Iterable[Item], *, past: Past = ()) -> list[JSON] | None:
+    """Return the operations that lead from a settled view to a filter's output, or None for the same.
+
+    Items are compared by ref. Raises UsageError for an item that is not from here, or twice.
+    """
+    places = {item.ref: n for n, item in enumerate(before)}
+    out: list[JSON] = []
+    seen: set[Ref] = set()
+    for item in after:
+        if item.ref is None:
+            out.append(_put_operation(item))
+            continue
+        if item.ref in seen:
+            raise UsageError(f"item {item.ref} appears twice in what the filter returned")
+        seen.add(item.ref)
+        if (place := places.get(item.ref)) is not None and before[place] == item:
+            _take(out, place, None)
+        elif (found := _find(item, past)) is not None:
+            _take(out, found[1], found[0])
+        else:
+            raise UsageError(
+                f"item {item.ref} is not in the history that the filter was given: is it of another session?"
+            )
+    return None if out == [["take", 0, len(before)]] else out
+
+
+def _put_operation(item: Item) -> list[JSON]:
+    put: list[JSON] = ["put", item.held]
+    return [*put, [[ref.version, ref.index] for ref in item.replaces]] if item.replaces else put
+
+
+def _find(item: Item, past: Past) -> tuple[int, int] | None:
+    for version, view in reversed(past):
+        for n, other in enumerate(view):
+            if other == item:
+                return version, n
+    return None
+
+
+def _take(out: list[JSON], place: int, at: int | None) -> None:
+    """Take one more item: longer, if it goes on where the last operation stopped."""
+    where = [] if at is None else [at]
+    if out and out[-1][0] == "take" and out[-1][2] == place and out[-1][3:] == where:
+        out[-1][2] = place + 1
+    else:
+        out.append(["take", place, place + 1, *where])

@@ -1,0 +1,570 @@
+"""Run state: where a session is, and all that the engine's decisions read.
+
+A fold over the whole log, incremental, and total: an event that the lifecycle does not list is
+passed over. It reads the lifecycle from the same tables that the engine's machine is built of.
+"""
+
+from collections.abc import Iterable, Mapping
+from copy import copy
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from batonlog.events import (
+    AgentResolved,
+    ApprovalDecided,
+    ApprovalRequested,
+    CallRefused,
+    CancelRequested,
+    Event,
+    EventRedacted,
+    GuardrailTripped,
+    HandoffMade,
+    HistoryRewritten,
+    InputAdded,
+    Limits,
+    ModelFailed,
+    ModelRequested,
+    ModelResponded,
+    NoteAdded,
+    Record,
+    Ref,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    SessionForked,
+    ToolAbandoned,
+    ToolCalled,
+    ToolReturned,
+    UnknownEvent,
+    Usage,
+)
+from batonlog.events.facts import raw
+from batonlog.events.lifecycle import (
+    ASKED,
+    CALL_LIFECYCLE,
+    EVERY_CALL,
+    IDLE,
+    RUN_LIFECYCLE,
+    SETTLED,
+    UNKNOWN,
+)
+from batonlog.projections.items import OURS, Item
+from batonlog.projections.placement import Placement, place
+
+FILTER_FAILED = "handoff.filter"
+"""Kind of a `run.failed` whose cause is a handoff's filter."""
+
+
+class Offer(Struct, frozen=True, gc=False):
+    """What was offered under one name, and promised about it when it was."""
+
+    tool: Raw
+    """As it is sent: a function tool of the Responses API."""
+    name: str
+    kind: str = "tool"
+    """`tool`, `handoff`, or `external` for one that runs elsewhere."""
+    gate: str = "no"
+    """Whether it needs approval: `no`, `yes`, or `ask` for a function that decides."""
+    idempotent: bool = False
+    on_unknown: str = "ask"
+    targets: tuple[str, ...] = ()
+    effect: bool = False
+    """A handoff with a callback, which is an effect."""
+
+
+_offers: msgspec.json.Decoder[Offer] = msgspec.json.Decoder(Offer)
+
+
+def offer_from(data: Raw) -> Offer:
+    """Read what an `agent.resolved` holds about one tool or handoff."""
+    return _offers.decode(data)
+
+
+class Parts(Struct, frozen=True, gc=False):
+    """What an agent is told and offered, as the log knows it."""
+
+    instructions: str = ""
+    offered: tuple[Raw, ...] = ()
+    offers: Mapping[str, Offer] = {}
+    output_schema: Raw = Raw(b"null")
+    settings: Raw = Raw(b"{}")
+    versions: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Of the `agent.resolved` that holds each part, in this order; 0 for none."""
+    digest: bytes = b""
+
+    def changed(self, version: int, event: AgentResolved) -> "Parts":
+        """Return the parts after an `agent.resolved`."""
+        offered = raw(event, "offered")
+        versions = list(self.versions)
+        changes: dict[str, Any] = {}
+        for n, (name, value) in enumerate(
+            (
+                ("instructions", event.instructions),
+                ("offered", offered),
+                ("output_schema", raw(event, "output_schema")),
+                ("settings", raw(event, "settings")),
+            )
+        ):
+            if value is not None:
+                changes[name] = value
+                versions[n] = version
+        if offered is not None:
+            changes["offers"] = {offer.name: offer for offer in map(offer_from, offered)}
+        new = msgspec.structs.replace(self, **changes, versions=tuple(versions))
+        return msgspec.structs.replace(new, digest=new.made_digest())
+
+    def made_digest(self) -> bytes:
+        """sha256 over the parts, each with its length before it."""
+        parts = (self.instructions.encode(errors="surrogatepass"), *self.offered)
+        total = sha256()
+        for part in (*parts, self.output_schema, self.settings):
+            data = bytes(part)
+            total.update(b"%d:" % len(data))
+            total.update(data)
+        return total.digest()
+
+
+class Call(Struct, frozen=True, gc=False):
+    """One call of the open response."""
+
+    ref: Ref
+    call_id: str
+    item: str
+    """Type of the call's item."""
+    name: str
+    agent: str
+    """Who made it: its offers explain it, also after a handoff."""
+    arguments: str
+    """As the model wrote them."""
+    state: str = ASKED
+    attempts: int = 0
+    why: str = ""
+    """For what it is gated: approval, unknown or external."""
+    verdict: str = ""
+    by: str = ""
+    reason: str = ""
+    output: Raw | None = None
+    """A person's answer."""
+    child: str | None = None
+    forked: bool = False
+    """It was in flight when this session was forked: never run here without a person's word."""
+    prepared: bool = False
+    """A handoff whose callback has returned, and whose filter then failed."""
+
+
+class Request(Struct, frozen=True, gc=False):
+    """The open model request."""
+
+    version: int
+    event: ModelRequested
+
+
+class ChainState(Struct, frozen=True, gc=False):
+    """What the provider holds and may be continued."""
+
+    issuer: tuple[str, str]
+    response_id: str
+    held: int
+    """Number of settled items of the view."""
+
+
+class Run(Struct, frozen=True, gc=False):
+    """The latest run."""
+
+    run_id: str
+    key: str | None
+    started: int
+    """Version of its `run.started`."""
+    agent: str
+    """Who began."""
+    at: int = 0
+    """Version of its last event so far."""
+    limits: Limits = Limits()
+    turns: int = 0
+    handoffs: int = 0
+    usage: Usage = Usage()
+    status: str = "running"
+    reason: str = ""
+    kind: str = ""
+    """Of the error it failed with."""
+    resumed: int = 0
+    """Version of its latest start or resumption: the wall-clock limit counts from there."""
+    output: Ref | None = None
+    parent: tuple[str, Ref] | None = None
+
+
+class State(Struct, gc=False):
+    """Where a session is. A value: `advance` returns a new one."""
+
+    version: int = 0
+    phase: str = IDLE
+    place: Placement = msgspec.field(default_factory=Placement)
+    run: Run | None = None
+    runs: tuple[tuple[str, str | None, int], ...] = ()
+    """Id, key and version of every run of the session."""
+    agent: str | None = None
+    """Who holds control."""
+    calls: dict[Ref, Call] = {}
+    """Calls of the open response, by key."""
+    response: int = 0
+    """Version of the open response."""
+    final: Item | None = None
+    """The last message of the last response, if that made no calls."""
+    done: bool = False
+    """The last response made no calls, or a call has nothing after it: the run may complete."""
+    truncated: bool = False
+    """The token limit cut the open response off."""
+    request: Request | None = None
+    attempts: int = 0
+    """Failed attempts at the current turn."""
+    chain: ChainState | None = None
+    cancel: CancelRequested | None = None
+    standing: dict[tuple[str, str], ApprovalDecided] = {}
+    """Standing decisions by agent and tool."""
+    parts: dict[str, Parts] = {}
+    """What each agent was told, by its name."""
+    hands: dict[str, int] = {}
+    """Version at which each agent last handed off."""
+    notes: dict[str, Raw] = {}
+    """The latest note of each name."""
+    unchecked: bool = False
+    """The view may hold something that a provider refuses."""
+    unanswered: bool = False
+    """Input has come that no request has shown."""
+    unknown: tuple[int, str] | None = None
+    """Version and tag of the first event of a newer version."""
+    answer: Item | None = None
+    """The item that the latest completed run answered with."""
+
+    # -- what decisions read
+
+    def open_calls(self) -> list[Call]:
+        """Calls without an answer, in call order."""
+        return [call for call in self.calls.values() if call.state != SETTLED]
+
+    def offer_of(self, call: Call) -> Offer | None:
+        """What was offered under the name of a call; None for a name that was not."""
+        parts = self.parts.get(call.agent)
+        return parts.offers.get(call.name) if parts is not None else None
+
+    def call_states(self) -> dict[Ref, str]:
+        """The state of every call of the open response."""
+        return {ref: call.state for ref, call in self.calls.items()}
+
+
+def run_state(records: Iterable[Record], *, at: int | None = None) -> State:
+    """Return where a session is, as of version `at`."""
+    state = State()
+    for record in records:
+        if at is not None and record.version > at:
+            break
+        state = advance(state, record.version, record.event)
+    return state
+
+
+def advance(old: State, version: int, event: Event) -> State:
+    """Return the state after an event."""
+    new = copy(old)
+    new.version = version
+    new.phase = RUN_LIFECYCLE.get(event.type, _NONE).get(old.phase, old.phase)
+    new.place = place(old.place, version, event)
+    if event.type in EVERY_CALL and old.calls:
+        row = CALL_LIFECYCLE[event.type]
+        new.calls = {ref: _moved(call, row[call.state]) for ref, call in old.calls.items()}
+    _APPLY.get(type(event), _pass)(new, version, event)
+    if new.run is not None and (old.phase != IDLE or new.run is not old.run):
+        new.run = msgspec.structs.replace(new.run, at=version)
+    return new
+
+
+_NONE: Mapping[str, str] = {}
+
+
+def _pass(new: State, version: int, event: Any) -> None:
+    """Change nothing more."""
+
+
+def _changed(new: State, **changes: Any) -> None:
+    """Change the latest run."""
+    if new.run is not None:
+        new.run = msgspec.structs.replace(new.run, **changes)
+
+
+def _moved(call: Call, state: str) -> Call:
+    return call if call.state == state else msgspec.structs.replace(call, state=state)
+
+
+def _move(new: State, ref: Ref | None, tag: str, **changes: Any) -> Call | None:
+    """Move one call as the table says; None for a call or a step that it does not list."""
+    call = new.calls.get(ref) if ref is not None else None
+    if call is None or (state := CALL_LIFECYCLE[tag].get(call.state)) is None:
+        return None
+    moved = msgspec.structs.replace(call, state=state, **changes)
+    new.calls = {**new.calls, call.ref: moved}
+    return moved
+
+
+# -- the run
+
+
+def _run_started(new: State, version: int, event: RunStarted) -> None:
+    new.run = Run(
+        run_id=event.run_id,
+        key=event.key,
+        started=version,
+        agent=event.agent,
+        limits=event.limits,
+        resumed=version,
+        parent=event.parent,
+    )
+    new.runs = (*new.runs, (event.run_id, event.key, version))
+    new.agent = event.agent
+    new.final, new.done, new.cancel, new.attempts, new.answer = None, False, None, 0, None
+    new.calls = {}
+    new.unanswered = True
+    _doubt_input(new, event)
+
+
+def _run_resumed(new: State, version: int, event: RunResumed) -> None:
+    if new.request is not None:
+        _changed(new, turns=new.run.turns - 1 if new.run else 0)
+    new.request = None
+    _changed(new, status="running", reason="", kind="", resumed=version)
+    if event.limits is not None:
+        _changed(new, limits=event.limits)
+
+
+def _run_paused(new: State, version: int, event: RunPaused) -> None:
+    _changed(new, status="paused", reason=event.reason if event.limit is None else event.limit)
+
+
+def _run_failed(new: State, version: int, event: RunFailed) -> None:
+    _changed(new, status="failed", reason=event.message, kind=event.kind)
+    if event.kind == FILTER_FAILED:
+        # Its callback had returned: what is tried again is the filter.
+        new.calls = {
+            ref: msgspec.structs.replace(call, prepared=True) if call.state == UNKNOWN else call
+            for ref, call in new.calls.items()
+        }
+
+
+def _run_completed(new: State, version: int, event: RunCompleted) -> None:
+    _changed(new, status="completed", reason="", output=event.output)
+    new.answer = new.final if new.final is not None and new.final.ref == event.output else None
+    new.cancel = None
+
+
+def _run_cancelled(new: State, version: int, event: RunCancelled) -> None:
+    _changed(new, status="cancelled", reason=event.reason)
+    new.cancel, new.request, new.final, new.done = None, None, None, False
+
+
+def _cancel_requested(new: State, version: int, event: CancelRequested) -> None:
+    # One that wants it now counts over one that lets the turn end.
+    if new.phase != IDLE and (new.cancel is None or not event.after_turn):
+        new.cancel = event
+
+
+def _input_added(new: State, version: int, event: InputAdded) -> None:
+    new.unanswered = True
+    _doubt_input(new, event)
+
+
+def _doubt_input(new: State, event: RunStarted | InputAdded) -> None:
+    """Anything but plain messages may be illegal: check before it is sent."""
+    if any(item.type != "message" for item in _given(event)):
+        new.unchecked = True
+
+
+def _given(event: RunStarted | InputAdded) -> Iterable[Item]:
+    return (Item(None, held) for held in raw(event, "input") if type(held) is Raw)
+
+
+def _note_added(new: State, version: int, event: NoteAdded) -> None:
+    new.notes = {**new.notes, event.name: raw(event, "data")}
+
+
+# -- the model
+
+
+def _agent_resolved(new: State, version: int, event: AgentResolved) -> None:
+    known = new.parts.get(event.agent, Parts())
+    new.parts = {**new.parts, event.agent: known.changed(version, event)}
+
+
+def _model_requested(new: State, version: int, event: ModelRequested) -> None:
+    if new.run is not None:
+        _changed(new, turns=new.run.turns + 1)
+    if new.chain is not None and event.previous_response_id != new.chain.response_id:
+        new.chain = None
+    new.request = Request(version, event)
+    new.agent = event.agent
+    new.final, new.done = None, False
+    new.unchecked = False
+    new.unanswered = any(later for _, later in new.place.queue)
+
+
+def _model_responded(new: State, version: int, event: ModelResponded) -> None:
+    request, new.request = new.request, None
+    items = new.place.settled[len(new.place.settled) - len(raw(event, "output")) :]
+    agent = new.agent or ""
+    new.response, new.attempts = version, 0
+    new.truncated = event.status != "completed"
+    new.calls = {
+        item.ref: _asked(item, agent) for item in items if item.type in OURS and item.ref is not None
+    }
+    new.done = not new.calls
+    new.final = _last_message(items) if new.done else None
+    _changed(new, usage=(new.run.usage if new.run else Usage()) + event.usage)
+    new.chain = None
+    if request is not None and request.event.stored and event.response_id is not None:
+        held = len(new.place.settled)
+        new.chain = ChainState(request.event.issuer, event.response_id, held)
+    if _is_odd(items):
+        new.unchecked = True
+
+
+def _asked(item: Item, agent: str) -> Call:
+    data = item.data
+    arguments = data.get("arguments", data.get("input", ""))
+    return Call(
+        ref=item.ref or Ref(0, 0),
+        call_id=item.head.call_id or "",
+        item=item.type,
+        name=item.head.name or "",
+        agent=agent,
+        arguments=arguments if isinstance(arguments, str) else "",
+    )
+
+
+def _last_message(items: Iterable[Item]) -> Item | None:
+    messages = [item for item in items if item.type == "message"]
+    return messages[-1] if messages else None
+
+
+def _is_odd(items: list[Item]) -> bool:
+    """Whether a response holds anything but messages, our calls, and reasoning before them."""
+    expected = True
+    for item in reversed(items):
+        if item.type == "reasoning":
+            expected = expected and item is not items[-1]
+        elif item.type != "message" and item.type not in OURS:
+            expected = False
+    return not expected
+
+
+def _model_failed(new: State, version: int, event: ModelFailed) -> None:
+    new.request = None
+    new.attempts = new.attempts + 1 if event.retried else 0
+    if new.run is not None:
+        used = new.run.usage + event.usage if event.usage is not None else new.run.usage
+        _changed(new, turns=new.run.turns - 1, usage=used)
+    if event.kind == "chain":
+        new.chain = None
+
+
+# -- calls
+
+
+def _tool_called(new: State, version: int, event: ToolCalled) -> None:
+    _move(new, event.call, event.type, attempts=event.attempt, child=event.child, verdict="", forked=False)
+
+
+def _settled(new: State, version: int, event: ToolReturned | ToolAbandoned | CallRefused) -> None:
+    _move(new, event.call, event.type)
+
+
+def _approval_requested(new: State, version: int, event: ApprovalRequested) -> None:
+    _move(new, event.call, event.type, why=event.reason)
+
+
+def _approval_decided(new: State, version: int, event: ApprovalDecided) -> None:
+    if event.call is not None:
+        changes = {"verdict": event.verdict, "by": event.by, "reason": event.reason}
+        _move(new, event.call, event.type, output=raw(event, "output"), **changes)
+    if event.standing is not None:
+        new.standing = {**new.standing, event.standing: event}
+
+
+def _handoff_made(new: State, version: int, event: HandoffMade) -> None:
+    _move(new, event.call, event.type)
+    new.hands = {**new.hands, event.source: version}
+    new.agent = event.target
+    if new.run is not None:
+        _changed(new, handoffs=new.run.handoffs + 1)
+    if new.place.settled is not new.place.past[-1][1]:
+        _view_changed(new)
+
+
+def _view_changed(new: State) -> None:
+    """After a rewrite what the provider holds is no longer what the model is shown."""
+    new.chain = None
+    new.unchecked = True
+
+
+def _history_rewritten(new: State, version: int, event: HistoryRewritten) -> None:
+    _view_changed(new)
+
+
+def _guardrail_tripped(new: State, version: int, event: Any) -> None:
+    if event.rewrite is not None:
+        _view_changed(new)
+    else:
+        new.unchecked = True
+
+
+def _event_redacted(new: State, version: int, event: Any) -> None:
+    new.chain = None
+
+
+def _session_forked(new: State, version: int, event: SessionForked) -> None:
+    if new.request is not None and new.run is not None:
+        _changed(new, turns=new.run.turns - 1)
+    new.request, new.cancel = None, None
+    if new.phase != IDLE:
+        _changed(new, status="paused", reason="forked")
+    # A decision that was not spent is asked again: it was given for the other session.
+    new.calls = {
+        ref: msgspec.structs.replace(call, verdict="", forked=call.state == UNKNOWN)
+        for ref, call in new.calls.items()
+    }
+
+
+def _unknown(new: State, version: int, event: UnknownEvent) -> None:
+    if new.unknown is None:
+        new.unknown = (version, event.tag)
+
+
+_APPLY: Mapping[type[Event], Any] = {
+    RunStarted: _run_started,
+    RunResumed: _run_resumed,
+    RunPaused: _run_paused,
+    RunFailed: _run_failed,
+    RunCompleted: _run_completed,
+    RunCancelled: _run_cancelled,
+    CancelRequested: _cancel_requested,
+    InputAdded: _input_added,
+    NoteAdded: _note_added,
+    AgentResolved: _agent_resolved,
+    ModelRequested: _model_requested,
+    ModelResponded: _model_responded,
+    ModelFailed: _model_failed,
+    ToolCalled: _tool_called,
+    ToolReturned: _settled,
+    ToolAbandoned: _settled,
+    CallRefused: _settled,
+    ApprovalRequested: _approval_requested,
+    ApprovalDecided: _approval_decided,
+    HandoffMade: _handoff_made,
+    HistoryRewritten: _history_rewritten,
+    GuardrailTripped: _guardrail_tripped,
+    EventRedacted: _event_redacted,
+    SessionForked: _session_forked,
+    UnknownEvent: _unknown,
+}

@@ -1,0 +1,99 @@
+"""A view: settled items as a value that grows cheaply.
+
+A view is a shared sheet and a length. Adding extends the sheet when nobody else has, and
+copies it when somebody did; so old values stay good, a speculative fold can be thrown away,
+and a run costs what its events cost. What is derived from the items (their wire form, the
+running digest) is kept on the sheet too: it depends on the items before it alone.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import overload
+
+from batonlog.projections.items import Item
+from batonlog.projections.wire import Former
+
+_EMPTY = bytes(32)
+
+
+class _Sheet:
+    __slots__ = ("digested", "formed", "former", "items")
+
+    def __init__(self, items: list[Item]) -> None:
+        self.items = items
+        self.former = Former()
+        self.formed: list[bytes] = []
+        self.digested: tuple[int, bytes] = (0, _EMPTY)
+
+
+class View(Sequence[Item]):
+    """Settled items, in order. Immutable."""
+
+    __slots__ = ("_n", "_sheet")
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        self._sheet = _Sheet(list(items))
+        self._n = len(self._sheet.items)
+
+    def plus(self, items: Sequence[Item]) -> "View":
+        """Return this view with items added."""
+        if not items:
+            return self
+        sheet = self._sheet
+        if len(sheet.items) == self._n:
+            sheet.items.extend(items)
+        elif not self._goes_on_with(items):  # another value went on from here, elsewhere
+            sheet = _Sheet(sheet.items[: self._n])
+            sheet.items.extend(items)
+        return _view(sheet, self._n + len(items))
+
+    def _goes_on_with(self, items: Sequence[Item]) -> bool:
+        """Whether these very items stand next on the sheet."""
+        standing = self._sheet.items[self._n : self._n + len(items)]
+        return len(standing) == len(items) and all(a is b for a, b in zip(standing, items, strict=True))
+
+    def __len__(self) -> int:
+        return self._n
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._n)
+            return self._sheet.items[start:stop] if step == 1 else self._sheet.items[: self._n][index]
+        if not -self._n <= index < self._n:
+            raise IndexError(index)
+        return self._sheet.items[index % self._n]
+
+    def __iter__(self) -> Iterator[Item]:
+        items = self._sheet.items
+        for n in range(self._n):
+            yield items[n]
+
+    def digest(self) -> bytes:
+        """Return the running digest: sha256 of the one before and the item, for each item."""
+        sheet = self._sheet
+        n, value = sheet.digested
+        if n > self._n:
+            n, value = 0, _EMPTY
+        for item in sheet.items[n : self._n]:
+            assert item.ref is not None
+            value = sha256(b"%b%d.%d:%b" % (value, item.ref.version, item.ref.index, item.held)).digest()
+        sheet.digested = (self._n, value)
+        return value
+
+    def wire(self, first: int = 0) -> Sequence[bytes]:
+        """Return the items from `first` as they go to a provider that is sent the whole view."""
+        sheet = self._sheet
+        for item in sheet.items[len(sheet.formed) : self._n]:
+            sheet.formed.append(sheet.former.form(item))
+        return sheet.formed[first : self._n]
+
+
+def _view(sheet: _Sheet, n: int) -> View:
+    view = View.__new__(View)
+    view._sheet = sheet
+    view._n = n
+    return view
