@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from batonlog.events.facts import AnyEvent, Event, UnknownEvent, raw
-from batonlog.events.values import Foreign, Foreigns, dump, load, plain
+from batonlog.events.values import Foreign, Foreigns, dump, load
 
 TAGS: dict[str, type[Event]] = {cls.type: cls for cls in get_args(AnyEvent)}
 
@@ -29,21 +29,29 @@ _tag_decoder = msgspec.json.Decoder(_Tag)
 def encode(event: Event) -> bytes:
     """Return the stored form. Raises TypeError for data that JSON cannot hold."""
     if type(event) is UnknownEvent:
-        data = event.data
-        return dump({"type": event.tag, **{k: v for k, v in data.items() if k != "type"}})
+        return _encode_unknown(event)
     try:
         return _encoder.encode(event)
     except UnicodeEncodeError:  # lone surrogates: see values.dump
         return _encode_escaped(event)
 
 
+def _encode_unknown(event: UnknownEvent) -> bytes:
+    held = raw(event, "data")
+    if type(held) is Raw and _tag_of(bytes(held)) == event.tag:
+        return bytes(held)  # as it was stored
+    data = event.data
+    if not isinstance(data, dict):
+        raise TypeError("the data of an event is an object")
+    return dump({"type": event.tag, **{key: value for key, value in data.items() if key != "type"}})
+
+
 def _encode_escaped(event: Event) -> bytes:
-    fields = _fields(event)
-    return json.dumps({"type": event.type, **fields}, ensure_ascii=True, separators=(",", ":")).encode()
+    return _encoder.encode({"type": event.type, **_fields(event)})
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields that would be stored, as plain data, for the escaped form."""
+    """The fields that would be stored, for the escaped form. Foreign bytes stay as they are."""
     out: dict[str, Any] = {}
     for field in msgspec.structs.fields(value):
         inner = (
@@ -53,7 +61,12 @@ def _fields(value: Any) -> dict[str, Any]:
         )
         if field.default is not msgspec.NODEFAULT and inner == field.default:
             continue
-        out[field.encode_name] = _fields(inner) if hasattr(inner, "_slots") else plain(inner)
+        if hasattr(inner, "_slots"):
+            out[field.encode_name] = _fields(inner)
+        elif isinstance(inner, (list, tuple)):
+            out[field.encode_name] = [Raw(dump(part)) for part in inner]
+        else:
+            out[field.encode_name] = Raw(dump(inner))
     return out
 
 
@@ -65,21 +78,35 @@ def decode(payload: bytes) -> Event:
     try:
         return _decoder.decode(payload)  # type: ignore[no-any-return]
     except msgspec.ValidationError:
-        if (tag := _tag_decoder.decode(payload).type) in TAGS:
+        if (tag := _tag_of(payload)) in TAGS:
             raise
         return UnknownEvent(tag=tag, data=Raw(payload))
     except msgspec.DecodeError:
         return _decode_escaped(payload)
 
 
-def _decode_escaped(payload: bytes) -> Event:
-    """Decode a payload with escapes of lone surrogates, which msgspec refuses."""
-    data = json.loads(payload)
+def _tag_of(payload: bytes) -> str:
+    try:
+        return _tag_decoder.decode(payload).type
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:  # a lone surrogate, which msgspec refuses even where it only passes over it
+        return _tagged(json.loads(payload))
+
+
+def _tagged(data: Any) -> str:
     tag = data.get("type") if isinstance(data, dict) else None
     if not isinstance(tag, str):
         raise ValueError("an event is an object with a type")
+    return tag
+
+
+def _decode_escaped(payload: bytes) -> Event:
+    """Decode a payload with escapes of lone surrogates, which msgspec refuses."""
+    data = json.loads(payload)
+    tag = _tagged(data)
     if (cls := TAGS.get(tag)) is None:
-        return UnknownEvent(tag=tag, data=Raw(dump(data)))
+        return UnknownEvent(tag=tag, data=Raw(payload))
     return msgspec.convert(_with_raws(data, cls), cls)
 
 

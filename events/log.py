@@ -10,7 +10,7 @@ the same work: an append without a lease is never fenced.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -59,7 +59,14 @@ class Alarm(Protocol):
     """What `EventLog.watch` gives: something to wait for."""
 
     async def wait(self) -> None:
-        """Return when something may have been appended since the last call."""
+        """Return when something may have been appended since the last call, or it was rung for."""
+
+    def after(self, version: int) -> bool:
+        """Whether there may be something after that version."""
+        ...
+
+    def ring(self) -> None:
+        """Wake up whoever waits."""
 
 
 class EventLog(Protocol):
@@ -187,8 +194,21 @@ class EventLog(Protocol):
 
 
 class _Poll:
+    """An alarm that goes off all the time: for a store that cannot tell when it changes."""
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+
     async def wait(self) -> None:
-        await asyncio.sleep(POLL)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._rung.wait(), POLL)
+        self._rung.clear()
+
+    def after(self, version: int) -> bool:
+        return True
+
+    def ring(self) -> None:
+        self._rung.set()
 
 
 @contextmanager

@@ -76,7 +76,7 @@ class MemoryLog(EventLog):
         position = self._store(session, stored, batch)
         if lease is not None:
             self._renew(lease, release)
-        self._news.tell((session,))
+        self._news.tell({session: stored.version})
         return Appended(stored.version, position, False)
 
     def _is_duplicate(self, stored: _Session, expected: int, batch: Sequence[Sealed]) -> bool:
@@ -140,7 +140,7 @@ class MemoryLog(EventLog):
             raise ConflictError(into, expected=0, actual=taken.version)
         forked = self._sessions[into] = _Session(at, self._hash_at(session, at))
         self._store(into, forked, seal([SessionForked(parent=session, at=at)]))
-        self._news.tell((into,))
+        self._news.tell({into: forked.version})
         return self._head(into)
 
     def _hash_at(self, session: str, version: int) -> bytes:

@@ -2,35 +2,47 @@
 
 import asyncio
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from math import inf
 
 
 class Watch:
     """One follower's alarm: set when the session may have changed."""
 
-    __slots__ = ("_event", "_loop", "session")
+    __slots__ = ("_event", "_loop", "_newest", "session")
 
     def __init__(self, session: str | None) -> None:
         self.session = session
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
+        self._newest: float = 0
 
     async def wait(self) -> None:
-        """Return when something may have been appended since the last call."""
+        """Return when something may have been appended since the last call, or it was rung for."""
         await self._event.wait()
         self._event.clear()
 
-    def ring(self) -> None:
-        """Wake the follower up, from any thread."""
+    def after(self, version: int) -> bool:
+        """Whether there may be something after that version."""
+        newest, self._newest = self._newest, 0
+        return newest > version
+
+    def ring(self, version: float = 0) -> None:
+        """Wake the follower up, from any thread; `version` is where the session is now."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
             running = None
         if running is self._loop:
-            self._event.set()
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._event.set)
+            self._note(version)
+        else:
+            with suppress(RuntimeError):  # its loop was closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._note, version)
+
+    def _note(self, version: float) -> None:
+        self._newest = max(self._newest, version)
+        self._event.set()
 
 
 class News:
@@ -58,18 +70,21 @@ class News:
     def __bool__(self) -> bool:
         return bool(self._watches)
 
-    def tell(self, sessions: Iterable[str]) -> None:
-        """Ring for these sessions, and for those who watch the whole log."""
+    def tell(self, changed: Mapping[str, int]) -> None:
+        """Ring for these sessions, with their new versions, and for those who watch the whole log."""
         if not self._watches:
             return
         with self._lock:
-            found = [watch for name in (*sessions, None) for watch in self._watches.get(name, ())]
-        for watch in found:
-            watch.ring()
+            found: list[tuple[Watch, float]] = [
+                (watch, at) for name, at in changed.items() for watch in self._watches.get(name, ())
+            ]
+            found += [(watch, inf) for watch in self._watches.get(None, ())]
+        for watch, at in found:
+            watch.ring(at)
 
     def tell_all(self) -> None:
         """Ring for everyone: something changed, and nobody knows what."""
         with self._lock:
             found = [watch for watches in self._watches.values() for watch in watches]
         for watch in found:
-            watch.ring()
+            watch.ring(inf)

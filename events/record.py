@@ -71,7 +71,7 @@ class Sealed(NamedTuple):
 
 
 def seal(events: Sequence[Event], ids: Sequence[UUID] | None = None) -> list[Sealed]:
-    """Encode a batch. Raises UsageError for an empty one, or one that JSON cannot hold."""
+    """Encode a batch. Raises UsageError for an empty one, or one that could not be read again."""
     if not events:
         raise UsageError("an append needs at least one event")
     if ids is not None and len(ids) != len(events):
@@ -80,7 +80,8 @@ def seal(events: Sequence[Event], ids: Sequence[UUID] | None = None) -> list[Sea
     for n, event in enumerate(events):
         try:
             payload = encode(event)
-        except (TypeError, ValueError) as error:
+            decode(payload)  # constructors do not validate, and what cannot be read must not be stored
+        except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"{event.type} cannot be stored as JSON: {error}") from error
         key = ids[n].bytes if ids is not None else new_id().bytes
         batch.append(Sealed(key, tag_of(event), payload, sha256(payload).digest()))
@@ -117,7 +118,7 @@ def read_event(session: str, version: int, payload: bytes) -> Event:
     """Decode a stored payload. Raises DamagedError, naming the record."""
     try:
         return decode(payload)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise DamagedError(
             f"record {version} of {session} cannot be read ({error}); nothing was deleted, and the records "
             f"before it are whole: read with until={version - 1}",

@@ -5,7 +5,7 @@
 -- together cost 40 % of the bytes written.
 
 CREATE TABLE event (
-  position    INTEGER PRIMARY KEY,            -- over the whole log, in commit order
+  position    INTEGER PRIMARY KEY CHECK (position > 0),  -- over the whole log, in commit order
   session     TEXT    NOT NULL,
   version     INTEGER NOT NULL,               -- 1, 2, 3 … in the session; a fork goes on counting
   type        TEXT    NOT NULL,
@@ -45,7 +45,7 @@ WHEN NEW.version <> coalesce(
        (SELECT max(version) FROM event WHERE session = NEW.session),
        (SELECT at FROM fork WHERE session = NEW.session),
        0) + 1
-  OR (NEW.position > 0 AND NEW.position <= (SELECT max(position) FROM event))
+  OR (NEW.position > 0 AND NEW.position <> (SELECT coalesce(max(position), 0) + 1 FROM event))
 BEGIN SELECT RAISE(ABORT, 'the log is append-only: not the next version'); END;
 
 CREATE TRIGGER event_stays BEFORE DELETE ON event

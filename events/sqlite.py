@@ -10,7 +10,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -49,7 +49,7 @@ _HEADS = """
 """
 _BATCH = """
     SELECT event_id, digest, position FROM event
-    WHERE session = ? AND version > ? ORDER BY version LIMIT ?
+    WHERE session = ? AND version > ? AND version <= ? ORDER BY version
 """
 _HEAD = "SELECT version, hash FROM event WHERE session = ? ORDER BY version DESC LIMIT 1"
 
@@ -138,10 +138,11 @@ class SQLiteLog(EventLog):
     async def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[Record]:
         left = limit if limit is not None else 1 << 62
         while left > 0:
-            rows = await self._read(partial(_records, where=_IN_LOG, values=(after,)))
-            for record in rows[:left]:
+            wanted = min(left, _CHUNK)
+            rows = await self._read(partial(_records, where=_IN_LOG, values=(after,), limit=wanted))
+            for record in rows:
                 yield record
-            if len(rows) < _CHUNK:
+            if len(rows) < wanted:
                 return
             left -= len(rows)
             after = rows[-1].position
@@ -261,7 +262,7 @@ class _Writer:
                     connection = connect(self._path, read_only=False)
                 if group:
                     self._commit(connection, group)
-                elif more:  # nothing to do: has another process committed?
+                if self._news:  # somebody watches: has another process committed?
                     (version,) = connection.execute("PRAGMA data_version").fetchone()
                     if version != seen:
                         seen = version
@@ -296,15 +297,14 @@ class _Writer:
     def _commit(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
         try:
             self._transact(connection, group)
-        except sqlite3.Error:
+        except Exception as error:
+            # Whatever it was: the others go on, and so does this thread.
             if len(group) == 1:
-                raise
+                group[0].error = failure(self._path, error) if isinstance(error, sqlite3.Error) else error
+                return
             # One bad job must not take the others with it: each on its own.
             for job in group:
-                try:
-                    self._transact(connection, [job])
-                except sqlite3.Error as error:
-                    job.error = failure(self._path, error)
+                self._commit(connection, [job])
 
     def _transact(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
         connection.execute("BEGIN IMMEDIATE")
@@ -327,10 +327,11 @@ class _Writer:
         for job in group:
             loops.setdefault(job.loop, []).append(job)
         for loop, jobs in loops.items():
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 loop.call_soon_threadsafe(_resolve, jobs)
-        if self._news and (changed := {job.session for job in group if job.session and not job.error}):
-            self._news.tell(changed)
+        if self._news:
+            done = [job for job in group if job.session and not job.error]
+            self._news.tell({job.session: job.result.version for job in done if job.session})
 
 
 def _resolve(jobs: list[_Job]) -> None:
@@ -369,7 +370,7 @@ def _append(
 
 def _duplicate(db: sqlite3.Connection, session: str, expected: int, batch: list[Sealed]) -> int | None:
     """The position of the last event, if this very batch stands there."""
-    rows = db.execute(_BATCH, (session, expected, len(batch))).fetchall()
+    rows = db.execute(_BATCH, (session, expected, expected + len(batch))).fetchall()
     if len(rows) == len(batch) and all(
         key == sealed.id and digest == sealed.digest
         for (key, digest, _), sealed in zip(rows, batch, strict=True)
@@ -476,8 +477,10 @@ def _nothing(db: sqlite3.Connection) -> None:
     """Open the file, and be told if that fails."""
 
 
-def _records(db: sqlite3.Connection, where: str, values: tuple[Any, ...]) -> list[Record]:
-    rows = db.execute(f"SELECT {_COLUMNS} FROM event WHERE {where} LIMIT {_CHUNK}", values).fetchall()
+def _records(
+    db: sqlite3.Connection, where: str, values: tuple[Any, ...], limit: int = _CHUNK
+) -> list[Record]:
+    rows = db.execute(f"SELECT {_COLUMNS} FROM event WHERE {where} LIMIT {limit}", values).fetchall()
     return [
         Record(
             name, version, position, tag, read_event(name, version, payload), payload, digest, hashed, key, at

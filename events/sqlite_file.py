@@ -14,6 +14,9 @@ FORMAT = 1
 
 _BUSY_SECONDS = 30
 
+_SMALLEST = 512
+"""Bytes of the smallest page: no database is smaller."""
+
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     """Open the file and check that it is a log, making one of a file that is not there.
@@ -23,6 +26,10 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     """
     if read_only and not path.exists():
         raise LogError(f"{path} is not there; to start a log, open it without read_only")
+    if path.is_dir():
+        raise LogError(f"{path} is a folder; name a file in it")
+    if path.is_file() and 0 < path.stat().st_size < _SMALLEST:
+        raise _no_database(path)  # SQLite would take a file of one byte for an empty one, and write over it
     try:
         connection = _open(path, read_only)
     except sqlite3.Error as error:
@@ -55,10 +62,11 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
 
 def _check(connection: sqlite3.Connection, path: Path, read_only: bool) -> None:
     application, number = _ids(connection)
-    if application == 0 and number == 0 and _is_empty(connection) and not read_only:
-        connection.execute("PRAGMA journal_mode = WAL")
-        _create(connection)
-        application, number = _ids(connection)
+    if application == 0 and number == 0 and not read_only:
+        if _is_empty(connection):
+            connection.execute("PRAGMA journal_mode = WAL")
+            _create(connection)
+        application, number = _ids(connection)  # ours now, or that of a process that was faster
     if application != APPLICATION_ID:
         raise FormatError(
             f"{path} is a database of another program (application id {application:#x}); "
@@ -114,7 +122,7 @@ def failure(path: Path, error: sqlite3.Error) -> LogError:
     """Say what a SQLite error means for this file, and what to do."""
     name = getattr(error, "sqlite_errorname", "") or ""
     if name.startswith("SQLITE_NOTADB"):
-        return FormatError(f"{path} is no database; nothing was changed. Give the log a file of its own")
+        return _no_database(path)
     if name.startswith("SQLITE_CORRUPT"):
         return DamagedError(
             f"{path} is damaged ({error}); nothing was deleted. Restore a copy, or read what is whole"
@@ -130,3 +138,7 @@ def failure(path: Path, error: sqlite3.Error) -> LogError:
     if name.startswith("SQLITE_BUSY"):
         return LogError(f"{path} was locked by another process for {_BUSY_SECONDS} s; repeat")
     return LogError(f"{path}: {error}")
+
+
+def _no_database(path: Path) -> FormatError:
+    return FormatError(f"{path} is no database; nothing was changed. Give the log a file of its own")

@@ -5,6 +5,7 @@ stored, so that fields nobody has heard of survive, and is given out as fresh da
 """
 
 import json
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import msgspec
@@ -57,13 +58,21 @@ def plain(value: object) -> JSON:
         case Raw():
             return load(value)
         case dict():
-            return {str(key): plain(inner) for key, inner in value.items()}
+            return {_key(key): plain(inner) for key, inner in value.items()}
         case list() | tuple():
             return [plain(inner) for inner in value]
+        case float() if not isfinite(value):
+            return None  # as msgspec writes it: JSON has no such number
         case str() | int() | float() | bool() | None:
             return value
         case _:
             return msgspec.to_builtins(value, enc_hook=_refuse)
+
+
+def _key(key: object) -> str:
+    if isinstance(key, (str, int, float)) and not isinstance(key, bool):
+        return str(key)
+    raise TypeError("the keys of a JSON object are texts")
 
 
 def _refuse(value: object) -> object:

@@ -234,10 +234,11 @@ def filter_parameters(one: Callable[..., object]) -> dict[str, JSON]:
     """Return the parameters of a filter: a partial's keywords, a dataclass's or Struct's fields."""
     if isinstance(one, partial):
         return _shown({**filter_parameters(one.func), **one.keywords})
-    if isinstance(one, msgspec.Struct):
-        return _shown(msgspec.structs.asdict(one))
-    if is_dataclass(one) and not isinstance(one, type):
-        return _shown({field.name: getattr(one, field.name) for field in fields(one)})
+    given: Any = one
+    if isinstance(given, msgspec.Struct):
+        return _shown(msgspec.structs.asdict(given))
+    if is_dataclass(given) and not isinstance(given, type):
+        return _shown({field.name: getattr(given, field.name) for field in fields(given)})
     return {}
 
 

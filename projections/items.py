@@ -145,7 +145,7 @@ class Item(Struct, frozen=True, gc=False, eq=False):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Item):
             return NotImplemented
-        return self.ref == other.ref and bytes(self.held) == bytes(other.held)
+        return self is other or (self.ref == other.ref and bytes(self.held) == bytes(other.held))
 
     def __hash__(self) -> int:
         return hash((self.ref, bytes(self.held)))

@@ -25,7 +25,7 @@ Past = Sequence[tuple[int, View]]
 class _Operation(Struct, array_like=True, gc=False):
     kind: str
     first: Raw
-    second: Raw | None = None
+    second: Raw = Raw()  # msgspec knows no union of Raw and None
     third: int | None = None
 
 
@@ -69,9 +69,9 @@ def _read(data: Any) -> tuple[str, Any, Any, int | None] | None:
         return (kind, Raw(dump(rest[0])), rest[1] if len(rest) > 1 else None, None) if kind == "put" else None
     if operation.kind == "take":
         start = msgspec.json.decode(operation.first, type=int)
-        stop = msgspec.json.decode(operation.second or b"0", type=int)
+        stop = msgspec.json.decode(operation.second, type=int)
         return "take", start, stop, operation.third
-    covers = msgspec.json.decode(operation.second) if operation.second is not None else None
+    covers = msgspec.json.decode(operation.second) if bytes(operation.second) else None
     return operation.kind, operation.first, covers, None
 
 

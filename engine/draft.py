@@ -1,0 +1,60 @@
+"""A batch in the making: events folded onto a state before they are stored."""
+
+from batonlog.engine.machine import RUN_MACHINE
+from batonlog.events import Event, IllegalTransitionError
+from batonlog.events.codec import fresh
+from batonlog.events.lifecycle import objection
+from batonlog.projections.state import State, advance
+
+
+class Draft:
+    """What will be appended, and the state after it.
+
+    A state is a value: a draft that comes to nothing is thrown away.
+    """
+
+    __slots__ = ("events", "session", "state")
+
+    def __init__(self, session: str, state: State) -> None:
+        self.session = session
+        self.state = state
+        self.events: list[Event] = []
+
+    def add(self, *events: Event) -> None:
+        """Fold events. Raises IllegalTransitionError for one that may not follow; nothing is added then."""
+        state, added = self.state, []
+        for event in events:
+            # What is folded is what will be stored: live and replayed state cannot differ.
+            stored = fresh(event)
+            check(self.session, state, stored)
+            state = advance(state, state.version + 1, stored)
+            added.append(stored)
+        self.state = state
+        self.events += added
+
+    def mark(self) -> tuple[State, int]:
+        """Return where the draft is, for `back`."""
+        return self.state, len(self.events)
+
+    def back(self, mark: tuple[State, int]) -> None:
+        """Forget what was added since."""
+        self.state = mark[0]
+        del self.events[mark[1] :]
+
+
+def check(session: str, state: State, event: Event) -> None:
+    """Drive the run machine over an event, and the tables' rules. Raises IllegalTransitionError."""
+    why = objection(
+        event,
+        run=state.phase,
+        calls=state.call_states() if state.calls else {},
+        started=[ref for ref, call in state.calls.items() if call.attempts] if state.calls else (),
+        request=state.request.version if state.request is not None else None,
+    )
+    if why is not None:
+        raise IllegalTransitionError(
+            f"cannot append to {session} at version {state.version}: {why}",
+            session=session,
+            version=state.version,
+        )
+    RUN_MACHINE.step(state.phase, event.type)

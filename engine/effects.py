@@ -1,0 +1,66 @@
+"""Effects: model calls, tools and handoff callbacks. Each one's intent is durable before it runs."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from batonlog.engine.contexts import ToolContext
+from batonlog.engine.handoffs import Handoff
+from batonlog.engine.models import Delta, Model, ModelResponse
+from batonlog.engine.outcomes import (
+    CallbackReturned,
+    ModelAnswered,
+    ModelBroke,
+    Outcome,
+    ToolDone,
+    as_output,
+    error_output,
+)
+from batonlog.engine.tools import Tool, call_either
+from batonlog.events import JSON
+from batonlog.projections import ModelRequest
+
+
+async def ask(model: Model, request: ModelRequest, version: int, tell: Callable[[Delta], None]) -> Outcome:
+    """Call a model, and pass its deltas on. A stream that breaks is no answer."""
+    partial: list[str] = []
+    response: ModelResponse | None = None
+    try:
+        async for piece in model.respond(request):
+            if isinstance(piece, Delta):
+                if piece.kind == "text":
+                    partial.append(piece.text)
+                tell(piece)
+            else:
+                response = piece
+        if response is None:
+            raise RuntimeError(f"model {model.name} ended its answer without a ModelResponse")
+    except asyncio.CancelledError:
+        return ModelBroke(version, None, "".join(partial))
+    except Exception as error:
+        return ModelBroke(version, error, "".join(partial))
+    return ModelAnswered(version, response)
+
+
+async def run_tool(tool: Tool[Any], context: ToolContext[Any], arguments: dict[str, JSON]) -> Outcome:
+    """Run a tool. What it raises becomes its output."""
+    try:
+        output = as_output(await tool.run(context, arguments))
+        return ToolDone(context.call, output, False, context.noted)
+    except Exception as error:
+        try:
+            text = error_output(tool, context, error)
+        except Exception as second:
+            text = error_output(None, context, second)
+        return ToolDone(context.call, text, True, context.noted)
+
+
+async def run_callback(one: Handoff[Any], context: ToolContext[Any], arguments: dict[str, JSON]) -> Outcome:
+    """Run a handoff's callback. One that raises refuses the transfer."""
+    assert one.on_handoff is not None
+    try:
+        await call_either(one.on_handoff, *one.given(context, one.read(arguments)))
+        return CallbackReturned(context.call, context.noted)
+    except Exception as error:
+        text = f"The transfer was not made: {error_output(None, context, error)}"
+        return ToolDone(context.call, text, True, context.noted)

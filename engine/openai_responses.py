@@ -1,0 +1,338 @@
+"""The OpenAI Responses API, through the official client: the one module that imports `openai`.
+
+Requests go out as bytes and responses come in as bytes. The client walks every input item of
+`responses.create(input=…)` against its type hints, 0.36 ms each, on the event loop; posting
+the body through the same client keeps its retries, its typed errors, authentication and
+headers, and costs less than a millisecond for a thousand items. The raw JSON of a response is
+what is recorded.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from batonlog.engine.models import ChainLostError, Delta, ModelResponse
+from batonlog.events import JSON, Usage, UsageError
+from batonlog.events.values import dump, load
+from batonlog.projections import ModelRequest
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+_JSON_BODY = {"headers": {"Content-Type": "application/json"}}
+
+
+class ResponseFailedError(Exception):
+    """The provider answered that the response failed, or broke its stream off."""
+
+
+class OpenAIResponsesModel:
+    """A model behind the Responses API.
+
+    Args:
+        name: the model's name.
+        client: stays the caller's to close; without one, OPENAI_API_KEY is needed at this line.
+        chain: `previous_response_id` has the provider keep what it was sent, so that only what
+            is new goes out; a rewrite of the view breaks the chain, and the whole view goes
+            out. None keeps nothing there (`store` is false, reasoning comes back encrypted).
+        stream: get the answer in pieces, for deltas.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: "AsyncOpenAI | None" = None,
+        chain: Literal["previous_response_id"] | None = None,
+        stream: bool = True,
+    ) -> None:
+        if chain not in (None, "previous_response_id"):
+            raise UsageError(f"chain={chain!r}: give 'previous_response_id', or None to keep nothing there")
+        if client is None and not os.environ.get("OPENAI_API_KEY"):
+            raise UsageError(
+                f"model {name} needs OPENAI_API_KEY in the environment, or client=AsyncOpenAI(...)"
+            )
+        self._name = name
+        self._given = client
+        self._made: tuple[asyncio.AbstractEventLoop, AsyncOpenAI] | None = None
+        self._stream = stream
+        self._encrypted = True
+        self.chain = chain
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._name
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is asked: what it makes goes back there and nowhere else."""
+        if self._given is not None:
+            return str(self._given.base_url)
+        return os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1/"
+
+    async def respond(self, request: ModelRequest, /) -> AsyncIterator[Delta | ModelResponse]:
+        """Yield deltas, then the response.
+
+        Raises what the client raises, ChainLostError if the provider does not know the response
+        that the request continues, and ResponseFailedError if it failed.
+        """
+        import openai
+
+        try:
+            async for piece in self._respond(request):
+                yield piece
+            return
+        except openai.APIStatusError as error:
+            if _is_lost(error):
+                raise ChainLostError(str(error)) from error
+            if not (self._encrypted and "ncrypted content is not supported" in str(error)):
+                raise
+        self._encrypted = False  # a model without reasoning: it does not know the word
+        async for piece in self._respond(request):
+            yield piece
+
+    async def _respond(self, request: ModelRequest) -> AsyncIterator[Delta | ModelResponse]:
+        import httpx2
+        from openai import AsyncStream
+
+        body = request_body(request, stream=self._stream, encrypted=self._encrypted)
+        client = self._client()
+        if not self._stream:
+            response = await client.post(
+                "/responses", content=body, cast_to=httpx2.Response, options=_options()
+            )
+            yield read_response(response.content)
+            return
+        stream = await client.post(
+            "/responses",
+            content=body,
+            cast_to=object,
+            options=_options(),
+            stream=True,
+            stream_cls=AsyncStream[object],
+        )
+        try:
+            async for piece in _read_stream(stream.response.aiter_bytes(), request):
+                yield piece
+        finally:
+            await stream.response.aclose()
+
+    def _client(self) -> "AsyncOpenAI":
+        """The caller's client, or one of this event loop: connections belong to a loop."""
+        if self._given is not None:
+            return self._given
+        from openai import AsyncOpenAI
+
+        loop = asyncio.get_running_loop()
+        if self._made is None or self._made[0] is not loop:
+            self._made = (loop, AsyncOpenAI())
+        return self._made[1]
+
+    async def close(self) -> None:
+        """Close the client that was made here, if one was."""
+        made, self._made = self._made, None
+        if made is not None and made[0] is asyncio.get_running_loop():
+            await made[1].close()
+
+
+def _options() -> Any:
+    return dict(_JSON_BODY)
+
+
+def _is_lost(error: Any) -> bool:
+    return getattr(error, "code", None) == "previous_response_not_found"
+
+
+# -- requests
+
+
+def request_body(request: ModelRequest, *, stream: bool, encrypted: bool = True) -> bytes:
+    """Return the body of a request. The same request and wire format make the same bytes."""
+    parts = [b'"model":%b' % dump(request.model)]
+    if request.instructions:
+        parts.append(b'"instructions":%b' % dump(request.instructions))
+    parts.append(b'"input":[%b]' % b",".join(request.raw_input))
+    if tools := request.raw_tools:
+        parts.append(b'"tools":[%b]' % b",".join(map(bytes, tools)))
+    if request.previous_response_id is not None:
+        parts.append(b'"previous_response_id":%b' % dump(request.previous_response_id))
+    parts.append(b'"store":true' if request.stored else b'"store":false')
+    if encrypted:
+        parts.append(b'"include":["reasoning.encrypted_content"]')
+    schema = bytes(request.raw_output_schema)
+    if schema != b"null":
+        parts.append(
+            b'"text":{"format":{"type":"json_schema","name":"final_output","strict":true,"schema":%b}}'
+            % schema
+        )
+    parts += [b"%b:%b" % (dump(key), dump(value)) for key, value in _settings(request.settings).items()]
+    if stream:
+        parts.append(b'"stream":true')
+    return b"{%b}" % b",".join(parts)
+
+
+def _settings(settings: Mapping[str, JSON]) -> dict[str, JSON]:
+    """The settings under the provider's names."""
+    given = dict(settings)
+    own = given.pop("extra_body", None) or {}
+    effort = given.pop("reasoning_effort", None)
+    choice = given.pop("tool_choice", None)
+    if effort is not None:
+        given["reasoning"] = {"effort": effort}
+    if choice in ("auto", "required", "none"):
+        given["tool_choice"] = choice
+    elif choice is not None:
+        given["tool_choice"] = {"type": "function", "name": choice}
+    return {**given, **own}
+
+
+# -- responses
+
+
+class _Details(Struct):
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class _Usage(Struct):
+    input_tokens: int = 0
+    input_tokens_details: _Details | None = None
+    output_tokens: int = 0
+    output_tokens_details: _Details | None = None
+    total_tokens: int = 0
+
+
+class _Response(Struct):
+    # msgspec knows no union of Raw and None: what is not there is empty.
+    id: str | None = None
+    status: str | None = None
+    output: list[Raw] = []
+    usage: _Usage | None = None
+    error: Raw = Raw()
+
+
+_responses = msgspec.json.Decoder(_Response)
+
+
+def read_response(data: bytes | Raw) -> ModelResponse:
+    """Return a response; its items as the bytes that came. Raises ResponseFailedError for one that failed."""
+    try:
+        response = _responses.decode(data)
+    except msgspec.MsgspecError as error:
+        response = _leniently(data, error)
+    if response.status not in ("completed", "incomplete", None):
+        raise ResponseFailedError(f"the response is {response.status}: {_said(response.error)}")
+    return ModelResponse(
+        # Raw keeps the whole body alive: copied, an item keeps itself.
+        [item.copy() for item in response.output],
+        id=response.id,
+        usage=_usage(response.usage),
+        status="incomplete" if response.status == "incomplete" else "completed",
+    )
+
+
+def _leniently(data: bytes | Raw, error: Exception) -> _Response:
+    """A response with lone surrogates in its texts, which msgspec refuses, or with odd fields."""
+    try:
+        body = load(data)
+        output = [Raw(dump(item)) for item in body.get("output", [])]
+        usage = msgspec.convert(body.get("usage"), _Usage | None)
+    except (ValueError, AttributeError, TypeError) as second:
+        raise ResponseFailedError(f"the answer is no response: {error}") from second
+    return _Response(id=body.get("id"), status=body.get("status"), output=output, usage=usage)
+
+
+def _usage(usage: _Usage | None) -> Usage:
+    if usage is None:
+        return Usage(requests=1)
+    return Usage(
+        requests=1,
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.input_tokens_details.cached_tokens if usage.input_tokens_details else 0,
+        output_tokens=usage.output_tokens,
+        reasoning_tokens=usage.output_tokens_details.reasoning_tokens if usage.output_tokens_details else 0,
+        total_tokens=usage.total_tokens,
+    )
+
+
+def _said(error: Raw) -> str:
+    value = load(error) if bytes(error) else None
+    return str(value.get("message") or value) if isinstance(value, dict) else "no reason was given"
+
+
+class _Event(Struct):
+    type: str = ""
+    delta: Raw = Raw()
+    response: Raw = Raw()
+    message: str | None = None
+    error: Raw = Raw()
+
+
+_events = msgspec.json.Decoder(_Event)
+
+_DELTAS: Mapping[str, Literal["text", "reasoning", "arguments"]] = {
+    "response.output_text.delta": "text",
+    "response.refusal.delta": "text",
+    "response.reasoning_summary_text.delta": "reasoning",
+    "response.reasoning_text.delta": "reasoning",
+    "response.function_call_arguments.delta": "arguments",
+    "response.custom_tool_call_input.delta": "arguments",
+}
+_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+async def _read_stream(
+    chunks: AsyncIterator[bytes], request: ModelRequest
+) -> AsyncIterator[Delta | ModelResponse]:
+    """Yield what a stream brings. Raises ResponseFailedError if it breaks off or fails."""
+    async for data in _server_sent(chunks):
+        if data == b"[DONE]":
+            break
+        try:
+            event = _events.decode(data)
+        except msgspec.MsgspecError:
+            event = _event_leniently(data)
+        kind = _DELTAS.get(event.type)
+        if kind is not None:
+            text = load(event.delta)
+            yield Delta(kind=kind, text=str(text), agent=request.agent, turn=request.turn)
+        elif event.type in _ENDS:
+            yield read_response(event.response)
+            return
+        elif event.type == "error":
+            raise ResponseFailedError(event.message or _said(event.error))
+    raise ResponseFailedError("the stream broke off before the response was complete")
+
+
+def _event_leniently(data: bytes) -> _Event:
+    body = load(data)
+    held = {key: Raw(dump(value)) for key, value in body.items() if value is not None}
+    none = Raw()
+    return _Event(
+        type=str(body.get("type", "")),
+        delta=held.get("delta", none),
+        response=held.get("response", none),
+        error=held.get("error", none),
+    )
+
+
+async def _server_sent(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the data of server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+    rest = b""
+    lines: list[bytes] = []
+    async for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            line = line.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                lines.append(line[5:].removeprefix(b" "))
+            elif not line and lines:
+                yield b"\n".join(lines)
+                lines = []
+    if lines:
+        yield b"\n".join(lines)

@@ -1,0 +1,111 @@
+"""What effects came to, and the events that say so.
+
+An outcome is a fact. After a conflict it is folded onto the new head and appended there; it is
+dropped only if its call or request is closed by then.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from batonlog.engine.draft import Draft
+from batonlog.engine.intend import Intentions
+from batonlog.engine.models import ChainLostError, ModelResponse
+from batonlog.engine.tools import Tool
+from batonlog.events import JSON, ModelFailed, ModelResponded, NoteAdded, Ref, ToolReturned
+from batonlog.events.lifecycle import SETTLED
+from batonlog.events.values import plain
+from batonlog.projections.items import ANSWERED_BY
+
+
+class ModelAnswered(Struct, frozen=True):
+    """A model has answered."""
+
+    request: int
+    response: ModelResponse
+
+    async def add(self, draft: Draft, intentions: Intentions) -> None:
+        """Add its events. Raises IllegalTransitionError if the request is closed."""
+        draft.add(
+            ModelResponded(
+                request=self.request,
+                response_id=self.response.id,
+                output=self.response.output,
+                usage=self.response.usage,
+                status=self.response.status,
+            )
+        )
+
+
+class ModelBroke(Struct, frozen=True):
+    """A model call ended without an answer."""
+
+    request: int
+    error: Exception | None
+    """None if somebody cancelled it."""
+    partial: str = ""
+
+    async def add(self, draft: Draft, intentions: Intentions) -> None:
+        """Add its events. Raises IllegalTransitionError if the request is closed."""
+        lost = isinstance(self.error, ChainLostError)
+        kind = "cancelled" if self.error is None else "chain" if lost else type(self.error).__name__
+        message = str(self.error or "cancelled").encode(errors="replace").decode()
+        draft.add(
+            ModelFailed(request=self.request, kind=kind, message=message, partial=self.partial, retried=lost)
+        )
+        if self.error is not None and not lost:
+            intentions.fail(draft, self.error)
+
+
+class ToolDone(Struct, frozen=True):
+    """A tool has returned, or raised."""
+
+    call: Ref
+    output: object
+    error: bool
+    noted: dict[str, JSON]
+
+    async def add(self, draft: Draft, intentions: Intentions) -> None:
+        """Add its events. Raises IllegalTransitionError if the call is closed."""
+        call = draft.state.calls.get(self.call)
+        call_id = call.call_id if call is not None else ""
+        item = ANSWERED_BY[call.item] if call is not None else "function_call_output"
+        returned = ToolReturned(
+            call=self.call, call_id=call_id, output=self.output, error=self.error, item=item
+        )
+        draft.add(*(NoteAdded(name=name, data=data) for name, data in self.noted.items()), returned)
+
+
+class CallbackReturned(Struct, frozen=True):
+    """A handoff's callback has returned: the switch follows, computed on the state as it is then."""
+
+    call: Ref
+    noted: dict[str, JSON]
+
+    async def add(self, draft: Draft, intentions: Intentions) -> None:
+        """Add its events; none if the call is closed."""
+        call = draft.state.calls.get(self.call)
+        if call is not None and call.state != SETTLED:
+            await intentions.hand_over(draft, self.call, self.noted)
+
+
+Outcome = ModelAnswered | ModelBroke | ToolDone | CallbackReturned
+
+
+def as_output(value: object) -> JSON:
+    """Return what a tool returned as JSON: text as it is, None as nothing.
+
+    Raises TypeError, naming the type, for what JSON cannot hold.
+    """
+    return "" if value is None else plain(value)
+
+
+def error_output(tool: Tool[Any] | None, context: Any, error: Exception) -> str:
+    """Return what the model is told about an error: its type and text, or what the tool makes of it."""
+    on_error: Callable[[Any, Exception], str] | None = tool.on_error if tool is not None else None
+    if on_error is not None:
+        return str(on_error(context, error))
+    if isinstance(error, TimeoutError) and tool is not None and tool.timeout is not None:
+        return f"TimeoutError: {tool.name} did not finish within {tool.timeout} seconds"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,452 @@
+"""The sessions that this process drives: claimed, begun, joined, and let go.
+
+Within the process a session is claimed before anything is awaited, so that two callers never
+drive it at once; between processes the lease does that. Correctness rests on neither: an
+append that comes second conflicts.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from batonlog.engine.decide import NOTHING, decide, superseding
+from batonlog.engine.draft import Draft
+from batonlog.engine.driver import Driver
+from batonlog.engine.errors import RunFailedError, SessionBusyError
+from batonlog.engine.intend import Intentions
+from batonlog.engine.models import ModelSettings
+from batonlog.engine.setup import Setup
+from batonlog.engine.stream import Feed, RunStream, Update
+from batonlog.events import (
+    ConflictError,
+    Event,
+    EventLog,
+    Lease,
+    Limits,
+    RunResumed,
+    RunStarted,
+    UnknownSessionError,
+    UsageError,
+)
+from batonlog.events.lifecycle import ASKING, CALLED, GATED, IDLE, RUNNING, STOPPED
+from batonlog.projections import RunResult
+from batonlog.projections.items import Item
+from batonlog.projections.result import open_calls, result_of
+from batonlog.projections.state import State, advance, run_state
+
+
+class Job:
+    """What one caller wants of a session: the context, settings and stream that go with it."""
+
+    __slots__ = ("context", "limits", "settings", "stream")
+
+    def __init__(
+        self,
+        *,
+        context: Any = None,
+        limits: Limits | None = None,
+        settings: ModelSettings | None = None,
+        stream: RunStream | None = None,
+    ) -> None:
+        self.context = context
+        self.limits = limits
+        self.settings = settings
+        self.stream = stream
+
+
+class _Claim:
+    """One session that is driven here, or is about to be."""
+
+    __slots__ = ("driver", "end", "ready")
+
+    def __init__(self) -> None:
+        self.driver: Driver | None = None
+        self.ready = asyncio.Event()
+        """It is driven, or it is let go."""
+        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Sessions:
+    """Drives sessions for one engine."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        setup: Setup,
+        *,
+        owner: str,
+        new_id: Callable[[], UUID],
+        clock: Callable[[], datetime],
+        limits: Limits,
+        context_for: Callable[[str], Any] | None,
+        lease_seconds: float,
+    ) -> None:
+        self.log = log
+        self.owner = owner
+        self.lease_seconds = lease_seconds
+        self.closed = False
+        self._setup = setup
+        self._new_id = new_id
+        self._clock = clock
+        self._limits = limits
+        self._context_for = context_for
+        self._claims: dict[str, _Claim] = {}
+        self._heart: asyncio.Task[None] | None = None
+
+    # -- beginning
+
+    async def start(
+        self, session: str, *, run_id: str, keyed: bool, agent: str | None, items: list[Item], job: Job
+    ) -> RunResult:
+        """Start a run, or return what came of the run with this key."""
+        while True:
+            if keyed and (seen := await self._seen(session, run_id)) is not None:
+                return seen
+            async with self._hold(session, keyed) as held:
+                if held.lease is None:  # it was let go meanwhile, or holds a run with this key
+                    continue
+                state = await self.read(session)
+                if keyed and any(run_id == known for known, _, _ in state.runs):
+                    continue
+                check_known(session, state)
+                check_free(session, state)
+                first = self._started(state, run_id, keyed, agent, items, job)
+                try:
+                    return await self._drive(held, state, first, job)
+                except _BegunError:
+                    continue
+
+    def _started(
+        self, state: State, run_id: str, keyed: bool, agent: str | None, items: list[Item], job: Job
+    ) -> list[Event]:
+        name = agent or state.agent or self._setup.registry.first or ""
+        self._setup.registry[name]  # raises UnknownAgentError
+        return [
+            *superseding(state),
+            RunStarted(
+                run_id=run_id,
+                agent=name,
+                input=tuple(item.held for item in items),
+                limits=job.limits if job.limits is not None else self._limits,
+                key=run_id if keyed else None,
+            ),
+        ]
+
+    async def _seen(self, session: str, run_id: str) -> RunResult | None:
+        """The result of a run that the session has seen, once it rests."""
+        state = await self.read(session)
+        version = next((version for known, _, version in state.runs if known == run_id), None)
+        if version is None:
+            return None
+        if state.run is not None and state.run.run_id == run_id:
+            async for _ in self.updates(session, after=state.version):
+                pass
+            return self._ended(await self.state(session), session, None)
+        following = min(at for _, _, at in state.runs if at > version)
+        return result_of(run_state(await self.log.records(session), at=following - 1), session)
+
+    async def resume(self, session: str, job: Job) -> RunResult:
+        """Take a session up where the log says, or join whoever drives it here."""
+        while True:
+            if (claim := self._claims.get(session)) is not None:
+                return await self._join(session, claim, job.stream)
+            state = await self.state(session)
+            if job.stream is not None and state.run is not None:
+                job.stream.run_id = state.run.run_id
+            check_known(session, state)
+            if self._resumption(session, state, job.limits) is None:
+                return self._ended(state, session, None)
+            async with self._hold(session, False) as held:
+                if held.lease is None:
+                    continue
+                state = await self.read(session)
+                first = self._resumption(session, state, job.limits)
+                if first is None:
+                    return self._ended(state, session, None)
+                self._setup.registry[_next_agent(first, state)]  # raises UnknownAgentError
+                try:
+                    return await self._drive(held, state, first, job)
+                except _BegunError:
+                    continue
+
+    async def _join(self, session: str, claim: _Claim, stream: RunStream | None) -> RunResult:
+        await claim.ready.wait()
+        driver = claim.driver
+        if driver is not None and stream is not None:
+            stream.run_id = driver.state.run.run_id if driver.state.run is not None else ""
+            stream.follow(driver, after=driver.state.version)
+        await asyncio.wait([claim.end])
+        return self._ended(await self.state(session), session, driver.failure if driver else None)
+
+    def _resumption(self, session: str, state: State, limits: Limits | None) -> list[Event] | None:
+        """What taking a session up appends first; None if there is nothing to do."""
+        if state.phase == IDLE:
+            if not state.unanswered:
+                return None
+            agent = state.agent or self._setup.registry.first or ""
+            run_id = str(self._new_id())
+            return [RunStarted(run_id=run_id, agent=agent, input=(), limits=limits or self._limits)]
+        in_flight = state.phase == ASKING or any(call.state == CALLED for call in state.open_calls())
+        if state.phase == RUNNING and not in_flight and limits is None:
+            return []
+        resumed = RunResumed(by=self.owner, limits=limits)
+        if state.phase == STOPPED:
+            draft = Draft(session, state)
+            draft.add(resumed)
+            step = decide(draft.state)
+            if step is NOTHING or (len(step.events) == 1 and step.events[0].type == "run.paused"):
+                return None  # nobody has spoken: taking it up would change nothing
+        return [resumed]
+
+    # -- driving
+
+    async def _drive(self, held: "_Held", state: State, first: list[Event], job: Job) -> RunResult:
+        """Drive a session to its rest, in the caller's task. Raises _BegunError if someone came first."""
+        session = held.session
+        context = job.context
+        if context is None and self._context_for is not None:
+            made = self._context_for(session)
+            context = await made if isinstance(made, Awaitable) else made
+        intentions = Intentions(
+            self._setup, session=session, worker=self.owner, context=context, settings=job.settings
+        )
+        driver = Driver(
+            self.log,
+            self._setup,
+            intentions,
+            session=session,
+            state=state,
+            lease=held.take(),
+            new_id=self._new_id,
+            late=_deadline(self._clock),
+        )
+        held.claim.driver = driver
+        if job.stream is not None:
+            job.stream.follow(driver, after=state.version)
+        held.claim.ready.set()
+        self._beat()
+        try:
+            await driver.drive(first)
+        except ConflictError as error:
+            raise _BegunError from error
+        if self.closed and driver.state.phase in (RUNNING, ASKING):
+            raise UsageError(
+                f"the engine was closed while {session} was running; resume goes on with it", session=session
+            )
+        return self._ended(driver.state, session, driver.failure)
+
+    def _ended(self, state: State, session: str, failure: Exception | None) -> RunResult:
+        """Return a result, or raise for a run that failed."""
+        result = result_of(state, session)
+        if result.status == "failed":
+            kind = state.run.kind if state.run is not None else ""
+            raise RunFailedError(
+                f"run {result.run_id} of {session} failed: {kind}: {result.reason}. "
+                f"The record is whole; resume tries again",
+                session=session,
+                version=result.version,
+            ) from failure
+        return result
+
+    def _beat(self) -> None:
+        """Keep the leases of long effects, as long as there are any."""
+        if self._heart is None or self._heart.done():
+            self._heart = asyncio.get_running_loop().create_task(self._heartbeat())
+
+    async def _heartbeat(self) -> None:
+        while self._claims and not self.closed:
+            ends = [claim.end for claim in self._claims.values()]
+            await asyncio.wait(ends, timeout=self.lease_seconds / 3)
+            for claim in list(self._claims.values()):
+                if claim.driver is not None:
+                    await claim.driver.renew(self.owner, self.lease_seconds)
+
+    def _hold(self, session: str, joins: bool) -> "_Held":
+        return _Held(self, session, joins)
+
+    async def close(self) -> None:
+        """Let runs reach the next append, and release their leases."""
+        self.closed = True
+        claims = list(self._claims.values())
+        for claim in claims:
+            if claim.driver is not None:
+                claim.driver.stop()
+        if claims:
+            await asyncio.wait([claim.end for claim in claims])
+        if self._heart is not None and self._heart.get_loop() is asyncio.get_running_loop():
+            self._heart.cancel()
+            await asyncio.gather(self._heart, return_exceptions=True)
+
+    # -- reading
+
+    async def read(self, session: str) -> State:
+        """Return where a session is; at version 0 if there is none."""
+        return run_state(await self.log.records(session))
+
+    async def state(self, session: str) -> State:
+        """Return where a session is. Raises UnknownSessionError."""
+        state = await self.read(session)
+        if state.version == 0:
+            raise UnknownSessionError(
+                f"no session {session} in this log; `batonlog log list` shows what there is", session=session
+            )
+        return state
+
+    def is_driven(self, session: str) -> bool:
+        """Whether this process drives it, or is about to."""
+        return session in self._claims
+
+    async def updates(self, session: str, *, after: int) -> AsyncIterator[Update]:
+        """Yield records after that version, then live ones, until the session rests."""
+        claim = self._claims.get(session)
+        if claim is None:
+            async for update in self._followed(session, after):
+                yield update
+            return
+        await claim.ready.wait()
+        feed = Feed(self.log, session, after=after)
+        if claim.driver is not None:
+            feed.attach(claim.driver)
+            claim.end.add_done_callback(lambda _: feed.end())
+            async for record in feed.records(claim.driver.state.version):
+                yield record
+        else:
+            feed.end()
+        async for update in feed.updates():
+            yield update
+
+    async def _followed(self, session: str, after: int) -> AsyncIterator[Update]:
+        state = State()
+        with self.log.watch(session) as alarm:
+            while True:
+                for record in await self.log.records(session, after=state.version):
+                    state = advance(state, record.version, record.event)
+                    if record.version > after:
+                        yield record
+                if state.version == 0:
+                    await self.state(session)  # raises UnknownSessionError
+                if state.phase in (IDLE, STOPPED):
+                    return
+                await alarm.wait()
+
+
+class _BegunError(Exception):
+    """Someone else appended before this run began: look again."""
+
+
+class _Held:
+    """A claim and its lease, for the time of a `with`. A driver takes the lease over."""
+
+    def __init__(self, sessions: Sessions, session: str, joins: bool) -> None:
+        self.session = session
+        self.lease: Lease | None = None
+        self.claim = _Claim()
+        self._sessions = sessions
+        self._joins = joins
+        self._claimed = False
+
+    async def __aenter__(self) -> Self:
+        sessions, session = self._sessions, self.session
+        if sessions.closed:
+            raise UsageError("the engine was closed")
+        if (other := sessions._claims.get(session)) is not None:
+            if self._joins:
+                await asyncio.wait([other.end])
+                return self
+            raise busy(session, other.driver.state if other.driver is not None else State())
+        sessions._claims[session] = self.claim
+        self._claimed = True
+        try:
+            self.lease = await sessions.log.acquire(
+                session, owner=sessions.owner, seconds=sessions.lease_seconds
+            )
+            if self.lease is None:
+                raise busy(session, await sessions.read(session))
+        except BaseException:
+            self._let_go()
+            raise
+        return self
+
+    def take(self) -> Lease:
+        """Return the lease, which is the taker's to give back."""
+        assert self.lease is not None
+        lease, self.lease = self.lease, None
+        return lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._claimed:
+            return
+        try:
+            if self.lease is not None:
+                await self._sessions.log.release(self.lease)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        del self._sessions._claims[self.session]
+        self.claim.ready.set()
+        if not self.claim.end.done():
+            self.claim.end.set_result(None)
+
+
+def _deadline(clock: Callable[[], datetime]) -> Callable[[State], bool]:
+    """Whether the wall-clock time of a run is used up, from now on."""
+    begun = clock()
+
+    def late(state: State) -> bool:
+        seconds = state.run.limits.seconds if state.run is not None else None
+        return seconds is not None and (clock() - begun).total_seconds() >= seconds
+
+    return late
+
+
+def busy(session: str, state: State) -> SessionBusyError:
+    """Say why a session takes no new run."""
+    calls = open_calls(state)
+    waits = "; ".join(f"call {call.call} ({call.tool}) {call.reason}" for call in calls)
+    return SessionBusyError(
+        f"{session} is busy: {'it waits for ' + waits if waits else 'a run is going'}. "
+        f"Send to it, wait for it, or cancel it",
+        session=session,
+        version=state.version,
+        open_calls=calls,
+    )
+
+
+def check_free(session: str, state: State) -> None:
+    """Refuse a new run while one is open; after a limit or a failure it may start."""
+    if state.phase in (RUNNING, ASKING):
+        raise SessionBusyError(
+            f"{session} holds a run that was interrupted: resume it, or cancel it",
+            session=session,
+            version=state.version,
+            open_calls=open_calls(state),
+        )
+    waits = any(call.state == GATED for call in state.open_calls())
+    if state.phase == STOPPED and state.run is not None and state.run.status == "paused" and waits:
+        raise busy(session, state)
+
+
+def check_known(session: str, state: State) -> None:
+    """Refuse to go on with a session that holds an event of a newer version: it might be a rewrite."""
+    if state.unknown is not None:
+        version, tag = state.unknown
+        raise UsageError(
+            f"{session} holds {tag} at version {version}, which this batonlog does not know; "
+            f"passing over it might show a model what was hidden. Upgrade batonlog to go on",
+            session=session,
+            version=version,
+        )
+
+
+def _next_agent(first: list[Event], state: State) -> str:
+    """Who acts first when a session is taken up."""
+    for event in first:
+        if isinstance(event, RunStarted):
+            return event.agent
+    return state.agent or ""
