@@ -34,20 +34,28 @@ def read_arguments(tool: str, text: str) -> dict[str, JSON]:
     return value
 
 
-def convert_arguments(tool: str, arguments: dict[str, JSON], type_: Any) -> Any:
-    """Return the arguments as a value of a type. Raises BadArgumentsError, naming the field."""
-    given = _without_nulls(arguments, type_)
-    try:
-        return msgspec.convert(given, type_)
-    except msgspec.ValidationError as error:
-        raise BadArgumentsError(
-            f"Invalid arguments for {tool}: {error}. Call it again with arguments that match its schema."
-        ) from error
+class Converter:
+    """Makes values of one type of arguments."""
 
+    __slots__ = ("_optional", "type")
 
-def _without_nulls(arguments: dict[str, JSON], type_: Any) -> dict[str, JSON]:
-    """Strict mode has a model give null for what it leaves out: there the default counts."""
-    if not (isinstance(type_, type) and issubclass(type_, msgspec.Struct)):
-        return arguments
-    optional = {field.encode_name for field in msgspec.structs.fields(type_) if not field.required}
-    return {name: value for name, value in arguments.items() if value is not None or name not in optional}
+    def __init__(self, type_: Any) -> None:
+        self.type = type_
+        struct = isinstance(type_, type) and issubclass(type_, msgspec.Struct)
+        fields = msgspec.structs.fields(type_) if struct else ()
+        self._optional = frozenset(field.encode_name for field in fields if not field.required)
+
+    def convert(self, tool: str, arguments: dict[str, JSON]) -> Any:
+        """Return the arguments as a value of the type. Raises BadArgumentsError, naming the field."""
+        # Strict mode has a model give null for what it leaves out: there the default counts.
+        given = {
+            name: value
+            for name, value in arguments.items()
+            if value is not None or name not in self._optional
+        }
+        try:
+            return msgspec.convert(given, self.type)
+        except msgspec.ValidationError as error:
+            raise BadArgumentsError(
+                f"Invalid arguments for {tool}: {error}. Call it again with arguments that match its schema."
+            ) from error

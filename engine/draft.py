@@ -44,13 +44,8 @@ class Draft:
 
 def check(session: str, state: State, event: Event) -> None:
     """Drive the run machine over an event, and the tables' rules. Raises IllegalTransitionError."""
-    why = objection(
-        event,
-        run=state.phase,
-        calls=state.call_states() if state.calls else {},
-        started=[ref for ref, call in state.calls.items() if call.attempts] if state.calls else (),
-        request=state.request.version if state.request is not None else None,
-    )
+    request = state.request.version if state.request is not None else None
+    why = objection(event, run=state.phase, calls=state.calls, request=request)
     if why is not None:
         raise IllegalTransitionError(
             f"cannot append to {session} at version {state.version}: {why}",

@@ -14,17 +14,17 @@ append of its intent has just succeeded. Nothing that is learned by reading star
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 from uuid import UUID
 
 from batonlog.engine.decide import NOTHING, decide
 from batonlog.engine.draft import Draft
 from batonlog.engine.effects import ask, run_callback, run_tool
+from batonlog.engine.flights import Effect, Flights, Key
 from batonlog.engine.intend import Intentions
 from batonlog.engine.models import Delta
-from batonlog.engine.outcomes import Outcome
+from batonlog.engine.outcomes import ModelBroke, Outcome
 from batonlog.engine.setup import Setup
 from batonlog.events import (
     ConflictError,
@@ -38,7 +38,6 @@ from batonlog.events import (
     LogError,
     ModelRequested,
     Ref,
-    RunCancelled,
     RunResumed,
     ToolCalled,
     UsageError,
@@ -85,9 +84,9 @@ class Driver:
         self._lease: Lease | None = lease
         self._new_id = new_id
         self._late = late
-        self._flying: dict[Ref | int, asyncio.Task[Outcome]] = {}
-        """Effects in flight: calls by key, the model request by version."""
-        self._landed: list[Outcome] = []
+        self._flights = Flights()
+        self._partial: list[str] = []
+        """Text of the model's answer so far."""
         self._alarm: Alarm | None = None
         self._stopping = False
 
@@ -100,7 +99,10 @@ class Driver:
         with self._log.watch(self.session) as self._alarm:
             try:
                 if first:
-                    await self._begin(first)
+                    draft = Draft(self.session, self.state)
+                    draft.add(*first)
+                    await self._follow_up(draft)
+                    await self._append(draft)
                 while not self._stopping and await self._advance():
                     pass
             finally:
@@ -109,6 +111,7 @@ class Driver:
     def stop(self) -> None:
         """Let the loop end before its next append; what is in flight is given up."""
         self._stopping = True
+        self._flights.interrupt()
         if self._alarm is not None:
             self._alarm.ring()
 
@@ -120,31 +123,30 @@ class Driver:
         ):
             self.stop()
 
-    async def _begin(self, first: Sequence[Event]) -> None:
-        draft = Draft(self.session, self.state)
-        draft.add(*first)
-        await self._follow_up(draft)
-        await self._append(draft)
-
     async def _advance(self) -> bool:
-        """Do one thing. Whether there is more."""
-        outcomes, self._landed = self._landed, []
+        """Wait for what is in flight, or do what follows from the state. Whether there is more."""
+        if self._flights:
+            # What was decided is under way: nothing more follows from this state alone.
+            await self._flights.wait(self._has_news)
+            if self._stopping:
+                return False
+        outcomes = self._flights.landed[:]
         draft = Draft(self.session, self.state)
         await self._fold(draft, outcomes)
         await self._follow_up(draft)
         if draft.events:
             try:
                 await self._append(draft)
-            except ConflictError:
-                self._landed = outcomes + self._landed  # facts are kept; decisions are made again
+            except ConflictError:  # facts are kept; decisions are made again
                 await self._catch_up()
-        elif self._flying:
-            await self._wait()
-        else:
-            return (
-                self._alarm is not None and self._alarm.after(self.state.version) and await self._catch_up()
-            )
-        return True
+                return True
+        del self._flights.landed[: len(outcomes)]
+        return bool(draft.events) or bool(self._flights) or await self._has_news()
+
+    async def _has_news(self) -> bool:
+        """Whether somebody has appended something, which is folded then."""
+        assert self._alarm is not None
+        return self._stopping or (self._alarm.after(self.state.version) and await self._catch_up())
 
     async def _fold(self, draft: Draft, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
@@ -194,10 +196,14 @@ class Driver:
         self.failure = self._intentions.failure
         for listener in self.listeners:
             listener(self.state.version, None)
+        effects: list[tuple[Key, Effect]] = []
         for event in draft.events:
             version += 1
-            self._start(version, event)
+            effects += self._effects(version, event)
         self._drop_closed()
+        if effects:
+            assert self._alarm is not None
+            self._flights.start(effects, self._alarm)
 
     async def _catch_up(self) -> bool:
         """Fold what others have appended. Whether there was something."""
@@ -211,84 +217,62 @@ class Driver:
         for listener in self.listeners:
             listener(self.state.version, None)
         if self.state.cancel is not None and not self.state.cancel.after_turn:
-            self._cancel_flights()
+            self._interrupt()
         self._drop_closed()
         return True
 
     # -- effects
 
-    def _start(self, version: int, event: Event) -> None:
+    def _effects(self, version: int, event: Event) -> list[tuple[Key, Effect]]:
+        """What an event announces that was just appended here."""
         match event:
             case ModelRequested():
-                agent = self._setup.registry[event.agent]
-                request = ModelRequest(
-                    view=self.state.place.settled, parts=self.state.parts[event.agent], requested=event
-                )
-                self._fly(version, ask(self._setup.model_of(agent), request, version, self._tell))
-            case ToolCalled() if self.state.calls[event.call].state == CALLED:
-                self._call(event)
-            case RunCancelled():
-                self._cancel_flights()
+                parts = self.state.parts[event.agent]
+                request = ModelRequest(view=self.state.place.settled, parts=parts, requested=event)
+                model = self._setup.model_of(self._setup.registry[event.agent])
+                self._partial = []
+                return [(version, ask(model, request, version, self._tell, self._partial))]
+            case ToolCalled(call=ref) if self.state.calls[ref].state == CALLED:
+                return [(ref, self._call(event))]
             case _:
-                pass
+                return []
 
-    def _call(self, event: ToolCalled) -> None:
+    def _call(self, event: ToolCalled) -> Effect:
         call = self.state.calls[event.call]
         context = self._intentions.tool_context(self.state, call, event.attempt)
         tool = self._setup.registry.tool(call.agent, call.name)
         if tool is not None:
-            self._fly(event.call, run_tool(tool, context, event.arguments))
-        elif (one := self._setup.registry.handoff(call.agent, call.name)) is not None and one.on_handoff:
-            self._fly(event.call, run_callback(one, context, event.arguments))
+            return run_tool(tool, context, event.arguments)
+        one = self._setup.registry.handoff(call.agent, call.name)
+        assert one is not None
+        return run_callback(one, context, event.arguments)
 
-    def _fly(self, key: Ref | int, effect: Coroutine[Any, Any, Outcome]) -> None:
-        task = asyncio.get_running_loop().create_task(effect)
-        self._flying[key] = task
-        task.add_done_callback(lambda done: self._land(key, done))
-
-    def _land(self, key: Ref | int, task: asyncio.Task[Outcome]) -> None:
-        if self._flying.get(key) is task:
-            del self._flying[key]
-            if not task.cancelled():
-                self._landed.append(task.result())
-        if self._alarm is not None:
-            self._alarm.ring()
+    def _interrupt(self) -> None:
+        """Somebody wants the run to end now."""
+        request = self.state.request
+        if request is not None and request.version in self._flights.in_flight():
+            self._flights.landed.append(ModelBroke(request.version, None, "".join(self._partial)))
+        self._flights.interrupt()
 
     def _tell(self, delta: Delta) -> None:
         for listener in self.listeners:
             listener(self.state.version, delta)
 
-    async def _wait(self) -> None:
-        """Until an effect has come to something, or somebody has appended."""
-        assert self._alarm is not None
-        while not self._landed and not self._stopping and self._flying:
-            await self._alarm.wait()
-            if self._alarm.after(self.state.version) and await self._catch_up():
-                return
-
-    def _cancel_flights(self) -> None:
-        for task in self._flying.values():
-            task.cancel()
-
     def _drop_closed(self) -> None:
         """Give up effects whose call or request has been closed: nobody waits for what they come to."""
-        for key, task in list(self._flying.items()):
-            if isinstance(key, Ref):
-                call = self.state.calls.get(key)
-                alive = call is not None and call.state == CALLED
-            else:
-                alive = self.state.request is not None and self.state.request.version == key
-            if not alive:
-                del self._flying[key]
-                task.cancel()
+        closed = [key for key in self._flights.in_flight() if not self._is_open(key)]
+        if closed:
+            self._flights.interrupt(closed)
+
+    def _is_open(self, key: Key) -> bool:
+        if isinstance(key, Ref):
+            call = self.state.calls.get(key)
+            return call is not None and call.state == CALLED
+        return self.state.request is not None and self.state.request.version == key
 
     async def _leave(self) -> None:
         """Give up what is in flight, and the lease."""
-        flying, self._flying = list(self._flying.values()), {}
-        for task in flying:
-            task.cancel()
-        if flying:
-            await asyncio.gather(*flying, return_exceptions=True)
+        await self._flights.give_up()
         lease, self._lease = self._lease, None
         if lease is not None:
             await asyncio.shield(self._release(lease))

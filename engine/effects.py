@@ -1,6 +1,5 @@
 """Effects: model calls, tools and handoff callbacks. Each one's intent is durable before it runs."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -21,9 +20,10 @@ from batonlog.events import JSON
 from batonlog.projections import ModelRequest
 
 
-async def ask(model: Model, request: ModelRequest, version: int, tell: Callable[[Delta], None]) -> Outcome:
-    """Call a model, and pass its deltas on. A stream that breaks is no answer."""
-    partial: list[str] = []
+async def ask(
+    model: Model, request: ModelRequest, version: int, tell: Callable[[Delta], None], partial: list[str]
+) -> Outcome:
+    """Call a model, and pass its deltas on. A stream that breaks is no answer; its text is in `partial`."""
     response: ModelResponse | None = None
     try:
         async for piece in model.respond(request):
@@ -35,8 +35,6 @@ async def ask(model: Model, request: ModelRequest, version: int, tell: Callable[
                 response = piece
         if response is None:
             raise RuntimeError(f"model {model.name} ended its answer without a ModelResponse")
-    except asyncio.CancelledError:
-        return ModelBroke(version, None, "".join(partial))
     except Exception as error:
         return ModelBroke(version, error, "".join(partial))
     return ModelAnswered(version, response)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, overload
 
 from typing_extensions import TypeVar
 
-from batonlog.engine.arguments import convert_arguments
+from batonlog.engine.arguments import Converter
 from batonlog.engine.contexts import RunContext, ToolContext
 from batonlog.engine.schemas import schema_of
 from batonlog.engine.tools import check_tool_name
@@ -79,6 +79,7 @@ class Handoff(Generic[_Ctx_contra]):
         check_tool_name(self.tool_name)
         self.tool_description = tool_description
         self.input_type = input_type
+        self._converter = Converter(input_type)
         self.parameters = (
             schema_of(input_type, strict=True, what=f"handoff {self.tool_name}") if input_type else _NOTHING
         )
@@ -106,7 +107,7 @@ class Handoff(Generic[_Ctx_contra]):
         """
         if self.input_type is None:
             return arguments
-        return convert_arguments(self.tool_name, arguments, self.input_type)
+        return self._converter.convert(self.tool_name, arguments)
 
     def given(self, context: ToolContext[Any], value: Any) -> tuple[Any, ...]:
         """Return what callbacks are called with: the value only where an input_type was given."""

@@ -62,6 +62,8 @@ class Intentions:
         self._worker = worker
         self._context = context
         self._settings = settings
+        self._same: dict[str, tuple[Resolved, Parts]] = {}
+        """What was found to be the same in code and log."""
         self.failure: Exception | None = None
         """What made a run.failed of the latest draft."""
 
@@ -123,10 +125,20 @@ class Intentions:
         model = self._setup.model_of(agent)
         context = self.run_context(state, agent.name)
         resolved = await self._setup.resolve(agent, context, self._settings)
-        draft.add(*notes_of(context), *_changes(agent.name, state.parts.get(agent.name), resolved))
+        draft.add(*notes_of(context), *self._resolved(agent.name, state.parts.get(agent.name), resolved))
         issuer = issuer_of(model)
         self._repair(draft, issuer)
         draft.add(_request(draft.state, agent.name, issuer, stored=keeps_history(model)))
+
+    def _resolved(self, agent: str, known: Parts | None, now: Resolved) -> list[Event]:
+        """Only the parts that changed since the session last saw this agent."""
+        same = self._same.get(agent)
+        if same is not None and same[0] is now and same[1] is known:
+            return []
+        changes = _changes(agent, known, now)
+        if not changes and known is not None:
+            self._same[agent] = (now, known)
+        return changes
 
     def _repair(self, draft: Draft, issuer: tuple[str, str]) -> None:
         """Mend what this provider would refuse, as a rewrite: then what is sent is the view."""
@@ -364,7 +376,6 @@ async def _gated(state: State, call: Call, gate: object, *given: Any) -> bool:
 
 
 def _changes(agent: str, known: Parts | None, now: Resolved) -> list[Event]:
-    """Only the parts that changed since the session last saw this agent."""
     old = known if known is not None else Parts()
     changes: dict[str, Any] = {}
     if old.instructions != now.instructions:

@@ -29,6 +29,10 @@ class Registry:
             for one in agent.handoffs:
                 self._check_targets(agent, one)
         self.first = agents[0].name if agents else None
+        self._tools = {(agent.name, one.name): one for agent in self._agents.values() for one in agent.tools}
+        self._handoffs = {
+            (agent.name, one.tool_name): one for agent in self._agents.values() for one in agent.handoffs
+        }
 
     def _add(self, agent: Agent[Any]) -> None:
         if not isinstance(agent, Agent):
@@ -71,13 +75,11 @@ class Registry:
 
     def tool(self, agent: str, name: str) -> Tool[Any] | None:
         """Return the tool that an agent calls so, or None if this process has no such."""
-        found = self._agents.get(agent)
-        return next((one for one in found.tools if one.name == name), None) if found else None
+        return self._tools.get((agent, name))
 
     def handoff(self, agent: str, name: str) -> Handoff[Any] | None:
         """Return the handoff that an agent calls so, or None if this process has no such."""
-        found = self._agents.get(agent)
-        return next((one for one in found.handoffs if one.tool_name == name), None) if found else None
+        return self._handoffs.get((agent, name))
 
 
 def _check_names(agent: Agent[Any]) -> None:

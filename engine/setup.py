@@ -44,6 +44,8 @@ class Setup:
         self._settings = settings
         self._named: dict[str, Model] = {}
         self._offers: dict[int, Raw] = {}
+        self._static: dict[str, Resolved] = {}
+        """Of agents whose parts are the same at every turn."""
 
     def model_of(self, agent: Agent[Any]) -> Model:
         """Return the model that an agent asks. Raises UsageError if there is none."""
@@ -66,7 +68,12 @@ class Setup:
     async def resolve(
         self, agent: Agent[Any], context: RunContext[Any], run: ModelSettings | None
     ) -> Resolved:
-        """Return what the agent is told and offered now. Whatever its callables raise passes."""
+        """Return what the agent is told and offered now; the same object, where nothing can have changed.
+
+        Whatever its callables raise passes.
+        """
+        if run is None and (known := self._static.get(agent.name)) is not None:
+            return known
         instructions = agent.instructions
         if not isinstance(instructions, str):
             made = instructions(context)
@@ -79,11 +86,12 @@ class Setup:
         handoffs = [one for one in agent.handoffs if await _enabled(one.is_enabled, context)]
         settings = agent.model_settings.over(self._settings)
         settings = settings if run is None else run.over(settings)
-        return Resolved(
-            instructions,
-            (*map(self._tool, tools), *map(self._handoff, handoffs)),
-            Raw(dump(settings)),
+        resolved = Resolved(
+            instructions, (*map(self._tool, tools), *map(self._handoff, handoffs)), Raw(dump(settings))
         )
+        if run is None and not _varies(agent):
+            self._static[agent.name] = resolved
+        return resolved
 
     def _tool(self, one: Tool[Any]) -> Raw:
         if (known := self._offers.get(id(one))) is None:
@@ -135,6 +143,12 @@ def _offer(name: str, description: str, parameters: JSON, *, strict: bool, **pro
     data = dump({"name": name, "tool": sent, **kept})
     # Kept as it is sent: without lone surrogates, which no provider takes.
     return Raw(clean(data) if b"\\ud" in data else data)
+
+
+def _varies(agent: Agent[Any]) -> bool:
+    """Whether a function decides what the agent is told or offered."""
+    conditions = [*(one.is_enabled for one in agent.tools), *(one.is_enabled for one in agent.handoffs)]
+    return any(map(callable, (agent.instructions, *conditions)))
 
 
 def _gate(needs_approval: object) -> str:

@@ -19,7 +19,7 @@ from typing import (
 import msgspec
 from typing_extensions import TypeVar
 
-from batonlog.engine.arguments import BadArgumentsError, convert_arguments
+from batonlog.engine.arguments import BadArgumentsError, Converter
 from batonlog.engine.contexts import RunContext, ToolContext
 from batonlog.engine.schemas import is_closed, mismatch, schema_of
 from batonlog.events import JSON, UsageError
@@ -113,10 +113,15 @@ class Tool(Generic[_Ctx_contra]):
             )
 
     async def run(self, context: ToolContext[Any], arguments: dict[str, JSON]) -> object:
-        """Do it, and return what it returned."""
-        assert self._call is not None
+        """Do it, and return what it returned. Raises TimeoutError, and whatever it raises."""
+        if self.timeout is None:
+            return await self._do(context, arguments)
         async with asyncio.timeout(self.timeout):
-            return await call_either(self._call, context, arguments)
+            return await self._do(context, arguments)
+
+    async def _do(self, context: ToolContext[Any], arguments: dict[str, JSON]) -> object:
+        assert self._call is not None
+        return await call_either(self._call, context, arguments)
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
@@ -140,15 +145,15 @@ class _FunctionTool(Tool[_Ctx_contra]):
     """A tool made from a function: arguments are converted to what its parameters are annotated with."""
 
     def __init__(self, function: Callable[..., Any], signature: "_Signature", **options: Any) -> None:
-        super().__init__(call=self._invoke, **options)
+        super().__init__(call=function, **options)
         self.function = function
         self._signature = signature
 
     def check(self, arguments: dict[str, JSON]) -> None:
-        convert_arguments(self.name, arguments, self._signature.type)
+        self._signature.arguments.convert(self.name, arguments)
 
-    async def _invoke(self, context: ToolContext[Any], arguments: dict[str, JSON]) -> object:
-        values = convert_arguments(self.name, arguments, self._signature.type)
+    async def _do(self, context: ToolContext[Any], arguments: dict[str, JSON]) -> object:
+        values = self._signature.arguments.convert(self.name, arguments)
         given = {name: getattr(values, name) for name in values.__struct_fields__}
         first = (context,) if self._signature.takes_context else ()
         return await call_either(self.function, *first, **given)
@@ -159,8 +164,8 @@ class _FunctionTool(Tool[_Ctx_contra]):
 
 
 class _Signature(msgspec.Struct):
-    type: Any
-    """A Struct of its parameters."""
+    arguments: Converter
+    """To a Struct of its parameters."""
     takes_context: bool
 
 
@@ -188,7 +193,7 @@ def _signature_of(function: Callable[..., Any], name: str, texts: Mapping[str, s
         made = msgspec.defstruct(f"{name}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
     except TypeError as error:
         raise UsageError(f"tool {name}: {error}") from error
-    return _Signature(made, takes_context)
+    return _Signature(Converter(made), takes_context)
 
 
 def _field(default: Any) -> Any:
@@ -257,7 +262,7 @@ def tool(
             signature,
             name=named,
             description=summary if description is None else description,
-            parameters=schema_of(signature.type, strict=strict, what=f"tool {named}"),
+            parameters=schema_of(signature.arguments.type, strict=strict, what=f"tool {named}"),
             strict=strict,
             **options,
         )

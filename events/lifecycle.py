@@ -19,7 +19,7 @@ lost) or *settled* (it has its answer).
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from batonlog.events.facts import (
     ApprovalDecided,
@@ -134,50 +134,61 @@ Answer = ToolReturned | ToolAbandoned | CallRefused | HandoffMade
 ANSWERS: Final = (ToolReturned, ToolAbandoned, CallRefused, HandoffMade)
 
 
+class Standing(Protocol):
+    """What the rules need to know of a call."""
+
+    @property
+    def state(self) -> str:
+        """Where it is in CALL_LIFECYCLE."""
+        ...
+
+    @property
+    def attempts(self) -> int:
+        """How often it was started."""
+        ...
+
+
 def objection(
-    event: Event,
-    *,
-    run: str,
-    calls: Mapping[Ref, str],
-    started: Iterable[Ref] = (),
-    request: int | None = None,
-    waiting: Iterable[Ref] = (),
+    event: Event, *, run: str, calls: Mapping[Ref, Standing], request: int | None = None
 ) -> str | None:
     """Say why this event may not follow, or None if it may.
 
     Args:
         event: what would be appended.
         run: the state of the run.
-        calls: the state of every call of the open response.
-        started: calls that were ever started.
+        calls: every call of the open response.
         request: version of the open `model.requested`.
-        waiting: calls in flight whose child session is stopped (an agent as a tool).
     """
-    if run not in RUN_LIFECYCLE.get(event.type, {}):
-        return f"{event.type} in a session that is {run}"
-    unsettled = [ref for ref, state in calls.items() if state != SETTLED]
-    if event.type in _NEED_EVERY_CALL_SETTLED and unsettled:
-        return f"{event.type} while {_list(unsettled)} is not settled"
+    tag = event.type
+    if run not in RUN_LIFECYCLE.get(tag, _NONE):
+        return f"{tag} in a session that is {run}"
+    if tag in _NEED_EVERY_CALL_SETTLED:
+        if unsettled := [ref for ref, call in calls.items() if call.state != SETTLED]:
+            return f"{tag} while {_list(unsettled)} is not settled"
+        return None
     match event:
-        case HandoffMade(call=call) if any(other != call for other in unsettled):
-            others = _list(other for other in unsettled if other != call)
-            return f"handoff.made for {call} while {others} is not settled"
+        case HandoffMade(call=made):
+            others = [ref for ref, call in calls.items() if call.state != SETTLED and ref != made]
+            if others:
+                return f"handoff.made for {made} while {_list(others)} is not settled"
         case RunPaused() | RunFailed():
-            flying = [ref for ref in unsettled if calls[ref] == CALLED and ref not in set(waiting)]
-            if flying:
-                return f"{event.type} while {_list(flying)} is in flight"
-        case ModelResponded(request=answered) | ModelFailed(request=answered) if answered != request:
-            return f"{event.type} for request {answered}, but the open one is {request}"
-        case ToolAbandoned(call=call) if call not in set(started):
-            return f"tool.abandoned for {call}, which was never started"
-        case CallRefused(call=call) if call in set(started):
-            return f"call.refused for {call}, which was started"
+            flying = [ref for ref, call in calls.items() if call.state == CALLED]
+            return f"{tag} while {_list(flying)} is in flight" if flying else None
+        case ModelResponded(request=answered) | ModelFailed(request=answered):
+            return None if answered == request else f"{tag} for request {answered}; the open one is {request}"
+        case ToolAbandoned(call=ref) if ref in calls and not calls[ref].attempts:
+            return f"tool.abandoned for {ref}, which was never started"
+        case CallRefused(call=ref) if ref in calls and calls[ref].attempts:
+            return f"call.refused for {ref}, which was started"
         case _:
             pass
     return _call_objection(event, calls)
 
 
-def _call_objection(event: Event, calls: Mapping[Ref, str]) -> str | None:
+_NONE: Final[Mapping[str, str]] = {}
+
+
+def _call_objection(event: Event, calls: Mapping[Ref, Standing]) -> str | None:
     row = CALL_LIFECYCLE.get(event.type)
     if row is None or event.type in EVERY_CALL:
         return None
@@ -186,8 +197,8 @@ def _call_objection(event: Event, calls: Mapping[Ref, str]) -> str | None:
         return None
     if ref is None or ref not in calls:
         return f"{event.type} for {ref}, which is no open call"
-    if calls[ref] not in row:
-        return f"{event.type} for {ref}, which is {calls[ref]}"
+    if calls[ref].state not in row:
+        return f"{event.type} for {ref}, which is {calls[ref].state}"
     return None
 
 

@@ -253,10 +253,6 @@ class State(Struct, gc=False):
         parts = self.parts.get(call.agent)
         return parts.offers.get(call.name) if parts is not None else None
 
-    def call_states(self) -> dict[Ref, str]:
-        """The state of every call of the open response."""
-        return {ref: call.state for ref, call in self.calls.items()}
-
 
 def run_state(records: Iterable[Record], *, at: int | None = None) -> State:
     """Return where a session is, as of version `at`."""
