@@ -7,6 +7,7 @@ from batonlog.engine.errors import RunFailedError, SessionBusyError
 from batonlog.engine.handoffs import Handoff, handoff
 from batonlog.engine.inputs import Input
 from batonlog.engine.models import Delta, Model, ModelResponse, ModelSettings
+from batonlog.engine.openai_responses import OpenAIResponsesModel
 from batonlog.engine.registry import UnknownAgentError
 from batonlog.engine.stream import RunStream, Update
 from batonlog.engine.tools import Tool, tool
@@ -24,6 +25,7 @@ __all__ = [
     "ModelRequest",
     "ModelResponse",
     "ModelSettings",
+    "OpenAIResponsesModel",
     "RunContext",
     "RunFailedError",
     "RunResult",

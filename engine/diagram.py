@@ -33,7 +33,11 @@ def call_diagram() -> str:
         ends=[f"[*] --> {ASKED}", f"{SETTLED} --> [*]"],
         stays=EVERY_CALL,
         noted=SETTLED,
-        note=[" and ".join(sorted(EVERY_CALL)), "reach every call at once: a state", "without such an edge stays."],
+        note=[
+            " and ".join(sorted(EVERY_CALL)),
+            "reach every call at once: a state",
+            "without such an edge stays.",
+        ],
     )
 
 

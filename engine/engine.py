@@ -18,6 +18,7 @@ from batonlog.engine.agents import Agent
 from batonlog.engine.control import Control
 from batonlog.engine.inputs import Input, input_items
 from batonlog.engine.models import NO_SETTINGS, Model, ModelSettings, check_model
+from batonlog.engine.openai_responses import OpenAIResponsesModel
 from batonlog.engine.registry import Registry
 from batonlog.engine.sessions import Job, Sessions
 from batonlog.engine.setup import Setup
@@ -43,13 +44,6 @@ _R = TypeVar("_R")
 _MaybeAsync: TypeAlias = _R | Awaitable[_R]
 
 _LIMITS = Limits()
-
-
-def _responses_model(name: str) -> Model:
-    """The default provider. Imported at the first use: the openai package costs half a second."""
-    from batonlog.engine.openai_responses import OpenAIResponsesModel
-
-    return OpenAIResponsesModel(name)
 
 
 def _utc_now() -> datetime:
@@ -85,7 +79,7 @@ class Engine(Generic[_Ctx]):
         *,
         agents: Sequence[Agent[_Ctx]] = (),
         model: Model | str | None = None,
-        provider: Callable[[str], Model] = _responses_model,
+        provider: Callable[[str], Model] = OpenAIResponsesModel,
         context_for: Callable[[str], _MaybeAsync[_Ctx]] | None = None,
         handoff_filter: Filter[_Ctx] | Sequence[Filter[_Ctx]] | None = None,
         limits: Limits = _LIMITS,

@@ -5,6 +5,7 @@ export, forks and verification copy them.
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, get_args
 
 import msgspec
@@ -17,6 +18,8 @@ TAGS: dict[str, type[Event]] = {cls.type: cls for cls in get_args(AnyEvent)}
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(AnyEvent)
+decode_known: Callable[[bytes], Event] = _decoder.decode
+"""As `decode`, and nothing but that: raises ValueError for unknown tags and lone surrogates too."""
 
 
 class _Tag(Struct):

@@ -24,19 +24,19 @@ class _Session:
         self.base = base
         self.rows: list[tuple[bytes, int, int, bytes]] = []
         """Event id, time, position, payload."""
-        self.hashes: list[tuple[bytes, bytes]] = []
+        self.hashes: list[bytes] = []
 
     @property
     def version(self) -> int:
         return self.first + len(self.rows)
 
-    def chain(self, name: str, n: int) -> tuple[bytes, bytes]:
-        """Digest and hash of row n."""
+    def hash(self, name: str, n: int) -> bytes:
+        """The hash of row n."""
         while len(self.hashes) <= n:
             k = len(self.hashes)
             digest = sha256(self.rows[k][3]).digest()
-            previous = self.hashes[-1][1] if k else self.base
-            self.hashes.append((digest, link(previous, name, self.first + k + 1, self.rows[k][0], digest)))
+            previous = self.hashes[-1] if k else self.base
+            self.hashes.append(link(previous, name, self.first + k + 1, self.rows[k][0], digest))
         return self.hashes[n]
 
 
@@ -96,9 +96,9 @@ class MemoryLog(EventLog):
     def _record(self, session: str, stored: _Session, n: int) -> Record:
         key, at, position, payload = stored.rows[n]
         version = stored.first + n + 1
-        digest, hashed = stored.chain(session, n)
+        hashed = stored.hash(session, n)
         event = read_event(session, version, payload)
-        return Record(session, version, position, tag_of(event), event, payload, digest, hashed, key, at)
+        return Record(session, version, position, tag_of(event), event, payload, hashed, key, at)
 
     async def read(self, session: str, *, after: int = 0, until: int | None = None) -> AsyncIterator[Record]:
         stored = self._sessions.get(session)
@@ -122,7 +122,7 @@ class MemoryLog(EventLog):
 
     def _head(self, name: str) -> Head:
         stored = self._sessions[name]
-        return Head(name, stored.version, stored.chain(name, len(stored.rows) - 1)[1])
+        return Head(name, stored.version, stored.hash(name, len(stored.rows) - 1))
 
     async def head(self, session: str) -> Head | None:
         return self._head(session) if session in self._sessions else None
@@ -146,7 +146,7 @@ class MemoryLog(EventLog):
     def _hash_at(self, session: str, version: int) -> bytes:
         stored = self._sessions[session]
         if version > stored.first:
-            return stored.chain(session, version - stored.first - 1)[1]
+            return stored.hash(session, version - stored.first - 1)
         if version == stored.first:
             return stored.base
         forked = read_event(session, stored.first + 1, stored.rows[0][3])

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from batonlog.events.codec import decode, encode
+from batonlog.events.codec import decode, decode_known, encode
 from batonlog.events.errors import DamagedError, UsageError
 from batonlog.events.facts import Event, UnknownEvent
 
@@ -41,14 +41,19 @@ class Record(Struct, frozen=True, gc=False):
     """What happened."""
     payload: bytes
     """The stored JSON of the event, as it was written."""
-    digest: bytes
-    """sha256 of the payload as it was first written."""
     hash: bytes
     """Links it to all records before it."""
     id: bytes
     """The event id, as 16 bytes."""
     at: int
     """Microseconds since 1970, UTC."""
+    erased: bytes | None = None
+    """The digest of what stood here, if its texts were erased."""
+
+    @property
+    def digest(self) -> bytes:
+        """sha256 of the payload as it was first written."""
+        return self.erased if self.erased is not None else sha256(self.payload).digest()
 
     @property
     def event_id(self) -> UUID:
@@ -125,6 +130,26 @@ def read_event(session: str, version: int, payload: bytes) -> Event:
             session=session,
             version=version,
         ) from error
+
+
+Row = tuple[str, int, int, str, bytes, bytes, bytes, int, bytes | None]
+"""Session, version, position, tag, payload, hash, event id, time, digest if erased: as a store holds them."""
+
+
+def read_rows(rows: Sequence[Row]) -> list[Record]:
+    """Decode stored rows. Raises DamagedError, naming the record."""
+    try:
+        return [
+            Record(name, version, position, tag, decode_known(data), data, hashed, key, at, erased)
+            for name, version, position, tag, data, hashed, key, at, erased in rows
+        ]
+    except (ValueError, TypeError):  # one of them is unknown, holds lone surrogates, or is damaged
+        return [
+            Record(
+                name, version, position, tag, read_event(name, version, data), data, hashed, key, at, erased
+            )
+            for name, version, position, tag, data, hashed, key, at, erased in rows
+        ]
 
 
 def new_id() -> UUID:

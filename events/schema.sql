@@ -12,9 +12,8 @@ CREATE TABLE event (
   format      INTEGER NOT NULL DEFAULT 1,     -- of the payload, for reading older ones
   event_id    BLOB    NOT NULL CHECK (length(event_id) = 16),
   recorded_at INTEGER NOT NULL,               -- microseconds since 1970, for people
-  digest      BLOB    NOT NULL CHECK (length(digest) = 32),
   hash        BLOB    NOT NULL CHECK (length(hash) = 32),
-  erased      INTEGER,                        -- when its texts were erased
+  digest      BLOB    CHECK (length(digest) = 32), -- of the payload that was erased; NULL while it stands here
   payload     BLOB    NOT NULL,
   UNIQUE (session, version)
 ) STRICT;
@@ -54,8 +53,8 @@ BEGIN SELECT RAISE(ABORT, 'the log is append-only: no delete'); END;
 CREATE TRIGGER event_is_final BEFORE UPDATE ON event
 WHEN NEW.position <> OLD.position OR NEW.session <> OLD.session OR NEW.version <> OLD.version
   OR NEW.type <> OLD.type OR NEW.format <> OLD.format OR NEW.event_id <> OLD.event_id
-  OR NEW.recorded_at <> OLD.recorded_at OR NEW.digest <> OLD.digest OR NEW.hash <> OLD.hash
-  OR NEW.erased IS NULL
+  OR NEW.recorded_at <> OLD.recorded_at OR NEW.hash <> OLD.hash
+  OR NEW.digest IS NULL OR (OLD.digest IS NOT NULL AND NEW.digest <> OLD.digest)
   OR NOT EXISTS (SELECT 1 FROM erasure WHERE position = OLD.position)
 BEGIN SELECT RAISE(ABORT, 'the log is append-only: no update'); END;
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Self, TypeVar
@@ -28,7 +29,7 @@ from batonlog.events.errors import (
 from batonlog.events.facts import Event, SessionForked
 from batonlog.events.log import POLL, Alarm, Appended, EventLog, Head, Lease, check_expected, check_name
 from batonlog.events.news import News
-from batonlog.events.record import GENESIS, Record, Sealed, link, now, read_event, seal
+from batonlog.events.record import GENESIS, Record, Sealed, link, now, read_rows, seal
 from batonlog.events.sqlite_file import connect, failure
 
 _T = TypeVar("_T")
@@ -39,7 +40,7 @@ _GROUP = 512
 _CHUNK = 1000
 """Records read at once."""
 
-_COLUMNS = "session, version, position, type, payload, digest, hash, event_id, recorded_at"
+_COLUMNS = "session, version, position, type, payload, hash, event_id, recorded_at, digest"
 _OF_SESSION = "session = ? AND version > ? AND version <= ? ORDER BY version"
 _IN_LOG = "position > ? ORDER BY position"
 _HEADS = """
@@ -48,7 +49,7 @@ _HEADS = """
     ORDER BY session
 """
 _BATCH = """
-    SELECT event_id, digest, position FROM event
+    SELECT event_id, payload, digest, position FROM event
     WHERE session = ? AND version > ? AND version <= ? ORDER BY version
 """
 _HEAD = "SELECT version, hash FROM event WHERE session = ? ORDER BY version DESC LIMIT 1"
@@ -371,12 +372,11 @@ def _append(
 def _duplicate(db: sqlite3.Connection, session: str, expected: int, batch: list[Sealed]) -> int | None:
     """The position of the last event, if this very batch stands there."""
     rows = db.execute(_BATCH, (session, expected, expected + len(batch))).fetchall()
-    if len(rows) == len(batch) and all(
-        key == sealed.id and digest == sealed.digest
-        for (key, digest, _), sealed in zip(rows, batch, strict=True)
-    ):
-        return int(rows[-1][2])
-    return None
+    stands = len(rows) == len(batch) and all(
+        (key, digest or sha256(payload).digest()) == (sealed.id, sealed.digest)
+        for (key, payload, digest, _), sealed in zip(rows, batch, strict=True)
+    )
+    return int(rows[-1][3]) if stands else None
 
 
 def _insert(db: sqlite3.Connection, session: str, version: int, previous: bytes, batch: list[Sealed]) -> int:
@@ -386,9 +386,9 @@ def _insert(db: sqlite3.Connection, session: str, version: int, previous: bytes,
         version += 1
         previous = link(previous, session, version, sealed.id, sealed.digest)
         cursor = db.execute(
-            "INSERT INTO event (session, version, type, event_id, recorded_at, digest, hash, payload) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (session, version, sealed.type, sealed.id, at, sealed.digest, previous, sealed.payload),
+            "INSERT INTO event (session, version, type, event_id, recorded_at, hash, payload) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (session, version, sealed.type, sealed.id, at, previous, sealed.payload),
         )
         position = cursor.lastrowid or 0
     return position
@@ -480,10 +480,6 @@ def _nothing(db: sqlite3.Connection) -> None:
 def _records(
     db: sqlite3.Connection, where: str, values: tuple[Any, ...], limit: int = _CHUNK
 ) -> list[Record]:
-    rows = db.execute(f"SELECT {_COLUMNS} FROM event WHERE {where} LIMIT {limit}", values).fetchall()
-    return [
-        Record(
-            name, version, position, tag, read_event(name, version, payload), payload, digest, hashed, key, at
-        )
-        for name, version, position, tag, payload, digest, hashed, key, at in rows
-    ]
+    return read_rows(
+        db.execute(f"SELECT {_COLUMNS} FROM event WHERE {where} LIMIT {_CHUNK}", values).fetchall()
+    )
