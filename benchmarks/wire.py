@@ -1,12 +1,13 @@
 """A model call over loopback with 100 items in the history: through the same client, the two ways."""
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from statistics import median
 
-from benchmarks.measure import Row, at_most, cpu
+from benchmarks.measure import Row, at_most
 from openai import AsyncOpenAI
 
 from batonlog.engine import ModelResponse, OpenAIResponsesModel
@@ -31,7 +32,11 @@ def serve(pipe: Connection) -> None:
     """Answer every request with the same response, in a process of its own."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await reader.readuntil(b"\r\n\r\n"):
+        while not reader.at_eof():
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except asyncio.IncompleteReadError:
+                break
             length = next(
                 int(line.split(b":")[1])
                 for line in head.split(b"\r\n")
@@ -42,6 +47,7 @@ def serve(pipe: Connection) -> None:
                 b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
                 % (len(_ANSWER), _ANSWER)
             )
+        writer.close()
 
     async def run() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0, limit=1 << 24)
@@ -105,18 +111,13 @@ async def _measure(base_url: str) -> tuple[float, float]:
     return median(a for a, _ in pairs), median(b for _, b in pairs)
 
 
-async def _cpu(call: object) -> float:
-    import time
-
+async def _cpu(call: Callable[[], Awaitable[None]]) -> float:
     begun = time.process_time()
     for _ in range(CALLS):
-        await call()  # type: ignore[operator]
+        await call()
     return (time.process_time() - begun) / CALLS
 
 
 def _request(items: list[dict[str, object]]) -> ModelRequest:
     requested = ModelRequested(turn=1, agent="a", parts=(0, 0, 0, 0), issuer=("e", "m"), wire=1, digest=b"")
     return ModelRequest(view=View(map(as_item, items)), parts=Parts(), requested=requested)
-
-
-__all__ = ["cpu", "rows"]

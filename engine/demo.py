@@ -23,20 +23,20 @@ from batonlog.events import JSON, EventLog, HandoffMade, ModelRequested, Record,
 from batonlog.events.values import load
 from batonlog.projections import messages_only, model_request
 
-QUESTION: Final = "I want a refund for order 7, please: the kettle leaks. I am customer 42."
+QUESTION: Final = "Li here. Please refund order 7: the kettle leaks."
 SPECIALIST: Final = "退款专家"
 MODEL: Final = "gpt-5-mini"
 SESSION: Final = "cust-42"
 
 
 @tool(idempotent=True)
-async def get_user_profile(customer: str) -> dict[str, JSON]:
+async def get_user_profile(name: str) -> dict[str, JSON]:
     """Look up a customer.
 
     Args:
-        customer: the customer's number.
+        name: the customer's name, as far as it is known.
     """
-    return {"customer": customer, "name": "Li Wei", "tier": "gold", "card": "…4242"}
+    return {"name": f"{name} Wei", "tier": "gold"}
 
 
 @tool(idempotent=True)
@@ -46,7 +46,7 @@ async def get_order(order: str) -> dict[str, JSON]:
     Args:
         order: the order's number.
     """
-    return {"order": order, "item": "kettle", "paid": 39.9, "delivered": "5 days ago"}
+    return {"item": "kettle", "paid": 39.9, "delivered": "5 days ago", "order": order}
 
 
 @tool(idempotent=True)
@@ -56,16 +56,15 @@ async def check_policy(order: str) -> str:
     Args:
         order: the order's number.
     """
-    return f"order {order}: refundable in full within 14 days of delivery"
+    return f"order {order} is refundable: 14 days are not over"
 
 
 @tool
-async def issue_refund(order: str, reason: str) -> str:
+async def issue_refund(order: str) -> str:
     """Pay the price of an order back.
 
     Args:
         order: the order's number.
-        reason: why, for the books.
     """
     return f"refund r-{order} of 39.90 issued"
 
@@ -131,7 +130,7 @@ async def play(
     model: str = MODEL,
     chain: bool = False,
     live: bool = False,
-    watch: Callable[[Record], object] = lambda record: None,
+    watch: Callable[[Record], object] | None = None,
 ) -> Played:
     """Play the scenario into the log at `path`, in a session of its own.
 
@@ -140,7 +139,7 @@ async def play(
         model: name of the model.
         chain: let the provider keep what it was sent, and send only what is new.
         live: ask OpenAI, or OPENAI_BASE_URL.
-        watch: called with each record as it is made.
+        watch: called with each record as it is stored.
 
     Raises UsageError without OPENAI_API_KEY if `live`, RunFailedError if the model fails.
     """
@@ -161,12 +160,12 @@ async def play(
         return Played(session, await log.records(session), received)
 
 
-async def _run(log: EventLog, model: Model, watch: Callable[[Record], object]) -> str:
+async def _run(log: EventLog, model: Model, watch: Callable[[Record], object] | None) -> str:
     session = await _unused_name(log)
     async with Engine(log, agents=[triage], model=model) as engine:
         stream = engine.stream(QUESTION, session=session)
         async for update in stream:
-            if isinstance(update, Record):
+            if watch is not None and isinstance(update, Record):
                 watch(update)
         await stream.result()
     return session
@@ -191,14 +190,14 @@ def _script() -> Sequence[JSON]:
                 "type": "reasoning",
                 "summary": [{"type": "summary_text", "text": "Two look-ups, at once."}],
             },
-            function_call(get_user_profile, {"customer": "42"}),
+            function_call(get_user_profile, {"name": "Li"}),
             function_call(get_order, {"order": "7"}),
         ],
         [
-            assistant_message("I have found order 7; our refund specialist takes over from here."),
+            assistant_message("Our refund specialist takes over for order 7."),
             function_call(specialist, {}),
         ],
         function_call(check_policy, {"order": "7"}),
-        function_call(issue_refund, {"order": "7", "reason": "the kettle leaks"}),
-        "Your 39.90 for order 7 is on its way back to you and arrives within 3 days.",
+        function_call(issue_refund, {"order": "7"}),
+        "Done: 39.90 will be with you within 3 days.",
     ]

@@ -214,6 +214,7 @@ class Driver:
                 self._stopping = True
         if self.state.version == before:
             return False
+        check_known(self.session, self.state)
         for listener in self.listeners:
             listener(self.state.version, None)
         if self.state.cancel is not None and not self.state.cancel.after_turn:
@@ -280,3 +281,15 @@ class Driver:
     async def _release(self, lease: Lease) -> None:
         with suppress(LogError):  # it runs out by itself
             await self._log.release(lease)
+
+
+def check_known(session: str, state: State) -> None:
+    """Refuse to go on with a session that holds an event of a newer version: it might be a rewrite."""
+    if state.unknown is not None:
+        version, tag = state.unknown
+        raise UsageError(
+            f"{session} holds {tag} at version {version}, which this batonlog does not know; "
+            f"passing over it might show a model what was hidden. Upgrade batonlog to go on",
+            session=session,
+            version=version,
+        )

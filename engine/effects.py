@@ -1,5 +1,6 @@
 """Effects: model calls, tools and handoff callbacks. Each one's intent is durable before it runs."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -31,12 +32,16 @@ async def ask(
                 if piece.kind == "text":
                     partial.append(piece.text)
                 tell(piece)
-            else:
+            elif isinstance(piece, ModelResponse):
                 response = piece
+            else:
+                raise TypeError(
+                    f"model {model.name} yielded {type(piece).__name__}, which is no Delta and no ModelResponse"
+                )
         if response is None:
             raise RuntimeError(f"model {model.name} ended its answer without a ModelResponse")
-    except Exception as error:
-        return ModelBroke(version, error, "".join(partial))
+    except (Exception, asyncio.CancelledError) as error:
+        return ModelBroke(version, _its_own(error), "".join(partial))
     return ModelAnswered(version, response)
 
 
@@ -45,9 +50,10 @@ async def run_tool(tool: Tool[Any], context: ToolContext[Any], arguments: dict[s
     try:
         output = as_output(await tool.run(context, arguments))
         return ToolDone(context.call, output, False, context.noted)
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:
+        raised = _its_own(error)
         try:
-            text = error_output(tool, context, error)
+            text = error_output(tool, context, raised)
         except Exception as second:
             text = error_output(None, context, second)
         return ToolDone(context.call, text, True, context.noted)
@@ -59,6 +65,22 @@ async def run_callback(one: Handoff[Any], context: ToolContext[Any], arguments: 
     try:
         await call_either(one.on_handoff, *one.given(context, one.read(arguments)))
         return CallbackReturned(context.call, context.noted)
-    except Exception as error:
-        text = f"The transfer was not made: {error_output(None, context, error)}"
+    except (Exception, asyncio.CancelledError) as error:
+        text = f"The transfer was not made: {error_output(None, context, _its_own(error))}"
         return ToolDone(context.call, text, True, context.noted)
+
+
+class CancelledInsideError(Exception):
+    """An effect let a cancellation of something of its own through."""
+
+
+def _its_own(error: BaseException) -> Exception:
+    """What an effect raised; raises a cancellation that was meant for it."""
+    if isinstance(error, Exception):
+        return error
+    task = asyncio.current_task()
+    if task is None or task.cancelling():
+        raise error
+    own = CancelledInsideError("something that it waited for was cancelled")
+    own.__cause__ = error
+    return own

@@ -5,6 +5,7 @@ import os
 import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,9 @@ _R = TypeVar("_R")
 _MaybeAsync: TypeAlias = _R | Awaitable[_R]
 
 _LIMITS = Limits()
+
+built: ContextVar["Callable[[Engine[Any]], None] | None"] = ContextVar("built", default=None)
+"""Told of every engine that is built in its context: where `testing.crash_everywhere` gets in."""
 
 
 def _utc_now() -> datetime:
@@ -112,6 +116,8 @@ class Engine(Generic[_Ctx]):
             lease_seconds=self.lease_seconds,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
+        if (tell := built.get()) is not None:
+            tell(self)
 
     async def __aenter__(self) -> Self:
         if self._own_log:

@@ -23,3 +23,12 @@ class SessionBusyError(BatonlogError):
     ) -> None:
         super().__init__(message, session=session, version=version)
         self.open_calls = open_calls
+
+
+def words_of(error: BaseException) -> str:
+    """Return what an error says, as text that any store and provider takes; its type if it says nothing."""
+    try:
+        text = str(error)
+    except Exception:  # one that cannot even say what it is
+        text = ""
+    return text.encode(errors="replace").decode() or type(error).__name__

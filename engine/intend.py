@@ -11,6 +11,7 @@ from batonlog.engine.arguments import BadArgumentsError, read_arguments
 from batonlog.engine.contexts import RunContext, ToolContext
 from batonlog.engine.decide import NOBODY_KNOWS, NOT_FIRST, Step, refused
 from batonlog.engine.draft import Draft
+from batonlog.engine.errors import words_of
 from batonlog.engine.handoffs import Handoff
 from batonlog.engine.models import ModelSettings, issuer_of, keeps_history
 from batonlog.engine.setup import Resolved, Setup
@@ -85,7 +86,7 @@ class Intentions:
     def fail(self, draft: Draft, error: Exception, kind: str | None = None) -> None:
         """End the draft in a failure."""
         self.failure = error
-        draft.add(RunFailed(kind=kind or type(error).__name__, message=_text(error)))
+        draft.add(RunFailed(kind=kind or type(error).__name__, message=words_of(error)))
 
     # -- contexts
 
@@ -171,7 +172,11 @@ class Intentions:
             arguments = read_arguments(call.name, call.arguments)
             tool.check(arguments)
         except BadArgumentsError as error:
-            draft.add(refused(call, "invalid_arguments", str(error)))
+            draft.add(_never(call, "invalid_arguments", str(error)))
+            return
+        except Exception as error:  # of a check of the user's own
+            text = f"The arguments of {call.name} could not be checked: {_typed(error)}"
+            draft.add(_never(call, "invalid_arguments", text))
             return
         context = self.tool_context(state, call, call.attempts + 1)
         if await _gated(state, call, tool.needs_approval, context, arguments):
@@ -197,7 +202,7 @@ class Intentions:
                 return
             await self._target(one, state, given)
         except BadArgumentsError as error:
-            draft.add(refused(call, "invalid_arguments", str(error)))
+            draft.add(_never(call, "invalid_arguments", str(error)))
             return
         except _NoTargetError as error:
             draft.add(_not_made(call, error))
@@ -347,6 +352,11 @@ def _not_made(call: Call, error: _NoTargetError) -> Event:
 
 def _unavailable(call: Call) -> Event:
     """Log and code disagree: this process lacks what the log names."""
+    return _never(call, "unavailable", f"{call.name} is not available any more. Go on without it.")
+
+
+def _never(call: Call, reason: str, answer: str) -> Event:
+    """Answer a call that is not started here; of one that was started before, nobody knows."""
     if call.attempts:
         return ToolAbandoned(
             call=call.ref,
@@ -355,7 +365,7 @@ def _unavailable(call: Call) -> Event:
             answer=NOBODY_KNOWS,
             item=ANSWERED_BY[call.item],
         )
-    return refused(call, "unavailable", f"{call.name} is not available any more. Go on without it.")
+    return refused(call, reason, answer)
 
 
 def _called(call: Call, arguments: dict[str, JSON]) -> ToolCalled:
@@ -422,8 +432,4 @@ def notes_of(context: RunContext[Any]) -> list[Event]:
 
 
 def _typed(error: Exception) -> str:
-    return f"{type(error).__name__}: {_text(error)}"
-
-
-def _text(error: Exception) -> str:
-    return str(error).encode(errors="replace").decode() or type(error).__name__
+    return f"{type(error).__name__}: {words_of(error)}"

@@ -28,7 +28,8 @@ class Lifecycle:
         )
         for tag, row in table.items():
             for source, target in row.items():
-                self._machine.add_transition(tag, source, target)
+                # A stay is an internal transition: nothing is left and entered, at half the cost.
+                self._machine.add_transition(tag, source, None if source == target else target)
 
     def step(self, state: str, tag: str) -> str:
         """Return the state after an event. Raises IllegalTransitionError for a pair that is not listed."""

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from batonlog.engine.draft import Draft
+from batonlog.engine.errors import words_of
 from batonlog.engine.intend import Intentions
 from batonlog.engine.models import ChainLostError, ModelResponse
 from batonlog.engine.tools import Tool
@@ -50,7 +51,7 @@ class ModelBroke(Struct, frozen=True):
         """Add its events. Raises IllegalTransitionError if the request is closed."""
         lost = isinstance(self.error, ChainLostError)
         kind = "cancelled" if self.error is None else "chain" if lost else type(self.error).__name__
-        message = str(self.error or "cancelled").encode(errors="replace").decode()
+        message = "cancelled" if self.error is None else words_of(self.error)
         draft.add(
             ModelFailed(request=self.request, kind=kind, message=message, partial=self.partial, retried=lost)
         )
@@ -108,4 +109,5 @@ def error_output(tool: Tool[Any] | None, context: Any, error: Exception) -> str:
         return str(on_error(context, error))
     if isinstance(error, TimeoutError) and tool is not None and tool.timeout is not None:
         return f"TimeoutError: {tool.name} did not finish within {tool.timeout} seconds"
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    name, text = type(error).__name__, words_of(error)
+    return name if text == name else f"{name}: {text}"

@@ -13,7 +13,19 @@ import msgspec
 
 from batonlog.events import JSON, UsageError
 
-_UNKNOWN_KEYWORDS = frozenset({"default", "title", "examples", "minLength", "maxLength", "uniqueItems"})
+_UNKNOWN_KEYWORDS = frozenset(
+    {
+        "contentEncoding",
+        "default",
+        "discriminator",
+        "examples",
+        "maxLength",
+        "minLength",
+        "title",
+        "uniqueItems",
+    }
+)
+_FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"})
 _COMBINED = ("anyOf", "oneOf", "allOf")
 
 
@@ -35,7 +47,23 @@ def schema_of(type_: Any, *, strict: bool, what: str) -> dict[str, JSON]:
         schema = definitions[name] if _is_recursive(definitions, name) else definitions.pop(name)
     schema = {**schema, **({"$defs": definitions} if definitions else {})}
     schema.pop("title", None)
-    return closed(schema, what=what) if strict else schema
+    typed: dict[str, JSON] = _typed(schema)
+    return closed(typed, what=what) if strict else typed
+
+
+def _typed(schema: JSON) -> JSON:
+    """Give every list of values its type: some providers want one at every place."""
+    if isinstance(schema, list):
+        return [_typed(inner) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {key: _typed(inner) for key, inner in schema.items()}
+    values = schema.get("enum")
+    if isinstance(values, list) and "type" not in schema:
+        for kind in ("string", "integer"):
+            if all(_is(value, kind) for value in values):
+                return {"type": kind, **out}
+    return out
 
 
 def _is_recursive(definitions: Mapping[str, JSON], name: str) -> bool:
@@ -47,6 +75,10 @@ def closed(schema: JSON, *, what: str, place: str = "$") -> JSON:
     if not isinstance(schema, dict):
         return schema
     out = {key: value for key, value in schema.items() if key not in _UNKNOWN_KEYWORDS}
+    if out.get("format", "date") not in _FORMATS:
+        del out["format"]
+    if "$ref" in out and len(out) > 1:  # no other keyword may stand beside it
+        out = {"anyOf": [{"$ref": out.pop("$ref")}], **out}
     if _is_object(schema):
         out |= _closed_object(schema, what, place)
     if isinstance(schema.get("items"), dict):

@@ -6,6 +6,7 @@ append that comes second conflicts.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from types import TracebackType
@@ -14,7 +15,7 @@ from uuid import UUID
 
 from batonlog.engine.decide import NOTHING, decide, superseding
 from batonlog.engine.draft import Draft
-from batonlog.engine.driver import Driver
+from batonlog.engine.driver import Driver, check_known
 from batonlog.engine.errors import RunFailedError, SessionBusyError
 from batonlog.engine.intend import Intentions
 from batonlog.engine.models import ModelSettings
@@ -36,6 +37,9 @@ from batonlog.projections import RunResult
 from batonlog.projections.items import Item
 from batonlog.projections.result import open_calls, result_of
 from batonlog.projections.state import State, advance, run_state
+
+_REMEMBERED = 64
+"""How many sessions that are at rest are kept folded."""
 
 
 class Job:
@@ -94,6 +98,8 @@ class Sessions:
         self._limits = limits
         self._context_for = context_for
         self._claims: dict[str, _Claim] = {}
+        self._recent: OrderedDict[str, State] = OrderedDict()
+        """States of sessions that were driven here: they need not be folded again from the start."""
         self._heart: asyncio.Task[None] | None = None
 
     # -- beginning
@@ -117,7 +123,7 @@ class Sessions:
                 try:
                     return await self._drive(held, state, first, job)
                 except _BegunError:
-                    continue
+                    self._recent.pop(session, None)
 
     def _started(
         self, state: State, run_id: str, keyed: bool, agent: str | None, items: list[Item], job: Job
@@ -170,7 +176,7 @@ class Sessions:
                 try:
                     return await self._drive(held, state, first, job)
                 except _BegunError:
-                    continue
+                    self._recent.pop(session, None)
 
     async def _join(self, session: str, claim: _Claim, stream: RunStream | None) -> RunResult:
         await claim.ready.wait()
@@ -232,6 +238,7 @@ class Sessions:
             await driver.drive(first)
         except ConflictError as error:
             raise _BegunError from error
+        self._remember(session, driver.state)
         if self.closed and driver.state.phase in (RUNNING, ASKING):
             raise UsageError(
                 f"the engine was closed while {session} was running; resume goes on with it", session=session
@@ -284,7 +291,16 @@ class Sessions:
 
     async def read(self, session: str) -> State:
         """Return where a session is; at version 0 if there is none."""
-        return run_state(await self.log.records(session))
+        state = self._recent.get(session, State())
+        for record in await self.log.records(session, after=state.version):
+            state = advance(state, record.version, record.event)
+        return state
+
+    def _remember(self, session: str, state: State) -> None:
+        self._recent[session] = state
+        self._recent.move_to_end(session)
+        if len(self._recent) > _REMEMBERED:
+            self._recent.popitem(last=False)
 
     async def state(self, session: str) -> State:
         """Return where a session is. Raises UnknownSessionError."""
@@ -430,18 +446,6 @@ def check_free(session: str, state: State) -> None:
     waits = any(call.state == GATED for call in state.open_calls())
     if state.phase == STOPPED and state.run is not None and state.run.status == "paused" and waits:
         raise busy(session, state)
-
-
-def check_known(session: str, state: State) -> None:
-    """Refuse to go on with a session that holds an event of a newer version: it might be a rewrite."""
-    if state.unknown is not None:
-        version, tag = state.unknown
-        raise UsageError(
-            f"{session} holds {tag} at version {version}, which this batonlog does not know; "
-            f"passing over it might show a model what was hidden. Upgrade batonlog to go on",
-            session=session,
-            version=version,
-        )
 
 
 def _next_agent(first: list[Event], state: State) -> str:

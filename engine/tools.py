@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import (
     Any,
     Concatenate,
@@ -171,7 +172,7 @@ class _Signature(msgspec.Struct):
 
 def _signature_of(function: Callable[..., Any], name: str, texts: Mapping[str, str]) -> _Signature:
     try:
-        hints = get_type_hints(function, include_extras=True)
+        hints = get_type_hints(_annotated(function), include_extras=True)
     except NameError as error:
         raise UsageError(f"tool {name}: an annotation cannot be read: {error}") from error
     parameters = list(inspect.signature(function).parameters.values())
@@ -194,6 +195,13 @@ def _signature_of(function: Callable[..., Any], name: str, texts: Mapping[str, s
     except TypeError as error:
         raise UsageError(f"tool {name}: {error}") from error
     return _Signature(Converter(made), takes_context)
+
+
+def _annotated(function: Callable[..., Any]) -> Any:
+    """The function that holds the annotations: of a partial, and of an object that can be called."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
 
 
 def _field(default: Any) -> Any:

@@ -114,12 +114,12 @@ def _decode_escaped(payload: bytes) -> Event:
 
 
 def _with_raws(data: Any, cls: Any) -> Any:
-    """Put the bytes of each foreign field back in place."""
-    out = dict(data)
+    """Put the bytes of each foreign field back in place. What nobody knows yet is passed over."""
+    out = {"type": data["type"]} if "type" in data else {}
     for field in msgspec.structs.fields(cls):
-        value = out.get(field.encode_name)
-        if field.encode_name not in out:
+        if field.encode_name not in data:
             continue
+        value = out[field.encode_name] = data[field.encode_name]
         if field.type is Foreign:
             out[field.encode_name] = Raw(dump(value))
         elif field.type in (Foreigns, Foreigns | None) and value is not None:
@@ -130,9 +130,9 @@ def _with_raws(data: Any, cls: Any) -> Any:
 
 
 def _part_of(annotation: Any) -> Any:
-    """The struct with foreign fields that a field holds, if it does."""
+    """The struct that a field holds, if it does."""
     for candidate in (annotation, *get_args(annotation)):
-        if hasattr(candidate, "_slots"):
+        if isinstance(candidate, type) and issubclass(candidate, Struct):
             return candidate
     return None
 

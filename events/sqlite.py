@@ -481,5 +481,5 @@ def _records(
     db: sqlite3.Connection, where: str, values: tuple[Any, ...], limit: int = _CHUNK
 ) -> list[Record]:
     return read_rows(
-        db.execute(f"SELECT {_COLUMNS} FROM event WHERE {where} LIMIT {_CHUNK}", values).fetchall()
+        db.execute(f"SELECT {_COLUMNS} FROM event WHERE {where} LIMIT {limit}", values).fetchall()
     )

@@ -247,13 +247,15 @@ def as_item(value: Item | Mapping[str, JSON]) -> Item:
         raise UsageError(f"no item: {wrong}")
     try:
         return Item(None, Raw(dump(data)))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"no item: {error}") from error
 
 
 def _wrong(data: dict[str, JSON]) -> str | None:
     """What is wrong with an item that somebody made, in words."""
     kind = data.get("type", "message" if "role" in data else None)
+    if not isinstance(kind, str | None):
+        return f"{kind!r} is no type of item that a provider takes"
     match kind:
         case "message":
             return _wrong_message(data)
@@ -293,7 +295,7 @@ def _wrong_call_id(kind: str, data: dict[str, JSON]) -> str | None:
 
 def _wrong_message(data: dict[str, JSON]) -> str | None:
     role = data.get("role")
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         return f"a message's role is one of {', '.join(sorted(_ROLES))}, not {role!r}"
     if not _is_content(data.get("content"), _PARTS[role]):
         return f"the content of a message from {role} is text, or a list of {', '.join(sorted(_PARTS[role]))}"
@@ -305,10 +307,12 @@ def _is_content(content: JSON, kinds: frozenset[str]) -> bool:
         return True
     if not isinstance(content, list | tuple):
         return False
-    return all(isinstance(part, Mapping) and part.get("type") in kinds and _is_part(part) for part in content)
+    return all(isinstance(part, Mapping) and _is_part(part, kinds) for part in content)
 
 
-def _is_part(part: Mapping[str, JSON]) -> bool:
+def _is_part(part: Mapping[str, JSON], kinds: frozenset[str]) -> bool:
+    if not isinstance(part.get("type"), str) or part["type"] not in kinds:
+        return False
     match part.get("type"):
         case "input_text" | "output_text":
             return isinstance(part.get("text"), str)

@@ -112,7 +112,7 @@ class ModelRequest:
     @property
     def raw_tools(self) -> Sequence[Raw]:
         """The tools as JSON."""
-        return [offer_from(entry).tool for entry in self._offered]
+        return [offer.tool for offer in map(offer_from, self._offered) if offer is not None]
 
     @property
     def raw_output_schema(self) -> Raw:

@@ -59,6 +59,7 @@ def rewritten(before: View, rewrite: Rewrite, *, past: Past, version: int, first
 
 
 def _read(data: Any) -> tuple[str, Any, Any, int | None] | None:
+    """Kind, start or item, stop or covers, and version of an operation; None for what is none."""
     held = data if type(data) is Raw else Raw(dump(data))
     try:
         operation = _operations.decode(held)
@@ -67,12 +68,13 @@ def _read(data: Any) -> tuple[str, Any, Any, int | None] | None:
     except msgspec.DecodeError:  # lone surrogates in the item that is put
         kind, *rest = load(held)
         return (kind, Raw(dump(rest[0])), rest[1] if len(rest) > 1 else None, None) if kind == "put" else None
-    if operation.kind == "take":
-        start = msgspec.json.decode(operation.first, type=int)
-        stop = msgspec.json.decode(operation.second, type=int)
-        return "take", start, stop, operation.third
-    covers = msgspec.json.decode(operation.second) if bytes(operation.second) else None
-    return operation.kind, operation.first, covers, None
+    if operation.kind == "put":
+        covers = load(operation.second) if bytes(operation.second) else None
+        return "put", operation.first, covers, None
+    start, stop = load(operation.first), load(operation.second) if bytes(operation.second) else None
+    if operation.kind != "take" or not (isinstance(start, int) and isinstance(stop, int)):
+        return None
+    return "take", start, stop, operation.third
 
 
 def _past_view(past: Past, at: int) -> Sequence[Item]:
@@ -83,12 +85,19 @@ def _past_view(past: Past, at: int) -> Sequence[Item]:
 
 
 def _put(held: Raw, covers: JSON, before: View, ref: Ref) -> Item:
-    refs = tuple(Ref(*pair) for pair in covers or ())
+    refs = _refs(covers)
     source = _edited(refs, before) if len(refs) == 1 else None
     if source is None:
         return Item(ref, held, replaces=refs)
     # An edited item still answers its call, and is still its agent's.
     return Item(ref, held, source.agent, source.answers, source.issuer, refs)
+
+
+def _refs(covers: JSON) -> tuple[Ref, ...]:
+    try:
+        return msgspec.convert(covers or (), tuple[Ref, ...])
+    except msgspec.ValidationError:
+        return ()
 
 
 def _edited(refs: tuple[Ref, ...], before: View) -> Item | None:

@@ -81,9 +81,12 @@ class Offer(Struct, frozen=True, gc=False):
 _offers: msgspec.json.Decoder[Offer] = msgspec.json.Decoder(Offer)
 
 
-def offer_from(data: Raw) -> Offer:
-    """Read what an `agent.resolved` holds about one tool or handoff."""
-    return _offers.decode(data)
+def offer_from(data: Raw) -> Offer | None:
+    """Read what an `agent.resolved` holds about one tool or handoff; None for what is none."""
+    try:
+        return _offers.decode(data)
+    except msgspec.MsgspecError:
+        return None
 
 
 class Parts(Struct, frozen=True, gc=False):
@@ -115,7 +118,8 @@ class Parts(Struct, frozen=True, gc=False):
                 changes[name] = value
                 versions[n] = version
         if offered is not None:
-            changes["offers"] = {offer.name: offer for offer in map(offer_from, offered)}
+            known = map(offer_from, offered)
+            changes["offers"] = {offer.name: offer for offer in known if offer is not None}
         new = msgspec.structs.replace(self, **changes, versions=tuple(versions))
         return msgspec.structs.replace(new, digest=new.made_digest())
 

@@ -1,0 +1,5 @@
+"""`python -m batonlog.engine.cli`."""
+
+from batonlog.engine.cli import main
+
+main()

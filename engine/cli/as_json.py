@@ -1,0 +1,85 @@
+"""The JSON that `--json` prints. Keys are stable, refs are text such as "7.1", digests are hex."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from batonlog.events import JSON, Event, Record, Ref, Rewrite, UnknownEvent
+from batonlog.projections import Item, RunResult
+
+
+def record_json(record: Record) -> JSON:
+    """Return a record."""
+    return {
+        "session": record.session,
+        "version": record.version,
+        "position": record.position,
+        "event_id": str(record.event_id),
+        "recorded_at": record.recorded_at.isoformat(),
+        "type": record.type,
+        "event": event_json(record.event),
+        "digest": record.digest.hex(),
+        "hash": record.hash.hex(),
+    }
+
+
+def event_json(event: Event) -> JSON:
+    """Return an event's fields; of one that is unknown the whole payload."""
+    return event.data if isinstance(event, UnknownEvent) else _value(event)
+
+
+def item_json(item: Item, *, settled: bool) -> JSON:
+    """Return an item with what the log knows about it."""
+    return {
+        "ref": _ref(item.ref),
+        "agent": item.agent,
+        "answers": _ref(item.answers),
+        "covers": [str(ref) for ref in item.replaces],
+        "settled": settled,
+        "item": item.data,
+    }
+
+
+def result_json(result: RunResult) -> JSON:
+    """Return what came of a session's latest run; its fields are null if none was started."""
+    run = result.run_id or None
+    return {
+        "run": run,
+        "status": result.status if run else None,
+        "reason": result.reason or None,
+        "agent": result.agent or None,
+        "usage": _value(result.usage),
+        "open_calls": [_value(call) for call in result.open_calls],
+    }
+
+
+def _ref(ref: Ref | None) -> str | None:
+    return None if ref is None else str(ref)
+
+
+def _value(value: object) -> JSON:
+    match value:
+        case Ref():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case Rewrite():
+            operations = [_operation(step) for step in value.operations]
+            return {**_fields(value), "operations": operations}
+        case Struct():
+            return _fields(value)
+        case tuple() | list():
+            return [_value(inner) for inner in value]
+        case _:
+            return value
+
+
+def _fields(value: Any) -> dict[str, JSON]:
+    return {name: _value(getattr(value, name)) for name in value.__struct_fields__}
+
+
+def _operation(step: JSON) -> JSON:
+    """A put's covers are recorded as pairs of numbers."""
+    if step[0] == "put" and len(step) > 2:
+        return [*step[:2], [f"{version}.{index}" for version, index in step[2]]]
+    return step

@@ -1,0 +1,213 @@
+"""`batonlog history`: both histories of a session, as they stand or as they stood."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from batonlog.engine.cli.as_json import item_json
+from batonlog.engine.cli.reading import AsJson, LogPath, SessionName, opened, whole_session
+from batonlog.engine.cli.side_by_side import Placed, align, print_side_by_side
+from batonlog.engine.cli.terminal import joined, make_console, one_line, print_json, printable
+from batonlog.engine.cli.wording import say_item, who_said
+from batonlog.events import JSON, ModelRequested, Record, Ref, UsageError
+from batonlog.projections import ModelRequest, model_request
+from batonlog.projections.placement import Placement, place
+
+_LONGEST = 2_000
+"""Characters of a text that are shown; the rest is in the JSON."""
+
+
+def _read_ref(text: str) -> Ref:
+    try:
+        return Ref.parse(text)
+    except UsageError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def history(
+    session: SessionName,
+    log: LogPath,
+    at: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="VERSION", help="As it stood at this version.", show_default=False),
+    ] = None,
+    said: Annotated[bool, typer.Option("--session", help="Only what was said and done, in full.")] = False,
+    shown: Annotated[bool, typer.Option("--model", help="Only what the model is shown, in full.")] = False,
+    item: Annotated[
+        Ref | None,
+        typer.Option(
+            parser=_read_ref, metavar="REF", help="Only this item, such as 7.1.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the two histories of a session side by side: what was said and done, and what the model is shown.
+
+    At the version of a model.requested it also proves, by the recorded digest, what that request showed.
+    """
+    if said + shown + (item is not None) > 1:
+        raise typer.BadParameter("choose one of --session, --model and --item", param_hint="'--session'")
+    asyncio.run(_history(log, session, at, said, shown, item, as_json))
+
+
+async def _history(
+    path: str, session: str, at: int | None, said: bool, shown: bool, item: Ref | None, as_json: bool
+) -> None:
+    async with opened(path) as log:
+        records = await whole_session(log, session, at=at)
+    told = _Told(session, records)
+    if item is not None:
+        _print_item(told, item, as_json)
+    elif as_json:
+        print_json(_told_json(told, said=not shown, shown=not said))
+    elif said or shown:
+        _print_one(told, told.said if said else told.shown)
+    else:
+        _print_both(told)
+
+
+class _Told:
+    """A session as its histories tell it."""
+
+    def __init__(self, session: str, records: Sequence[Record]) -> None:
+        session_place, view_place = Placement(rewrites=False), Placement()
+        for record in records:
+            session_place = place(session_place, record.version, record.event)
+            view_place = place(view_place, record.version, record.event)
+        last = records[-1]
+        self.session = session
+        self.version = last.version
+        self.agent = view_place.agent
+        self.said = _placed(session_place)
+        self.shown = _placed(view_place)
+        self.request: ModelRequest | None = None
+        """If the last event is a model.requested: what it asked, proven."""
+        if isinstance(last.event, ModelRequested):
+            self.request = model_request(records, at=last.version)
+
+
+def _placed(state: Placement) -> list[Placed]:
+    return [
+        *(Placed(item) for item in state.settled),
+        *(Placed(item, "not settled") for item in state.tail),
+        *(Placed(item, "for the next run" if later else "for the next turn") for item, later in state.queue),
+    ]
+
+
+# -- for people
+
+
+def _print_both(told: _Told) -> None:
+    console = make_console()
+    rows = list(align(told.said, told.shown))
+    shown = f"shown to {one_line(told.agent)}" if told.agent else "shown to the model"
+    print_side_by_side(console, rows, said="said and done", shown=shown)
+    hidden = sum(row.shown is None for row in rows)
+    made = sum(row.said is None for row in rows)
+    console.print(
+        Text(
+            joined(
+                [
+                    f"{one_line(told.session)} at version {told.version}: {_counted(len(told.said))}",
+                    f"{hidden} not shown (·)" if hidden else "all shown",
+                    f"{made} put in by a rewrite" if made else "",
+                ]
+            ),
+            "dim",
+        )
+    )
+    _print_proof(told)
+
+
+def _print_one(told: _Told, items: Sequence[Placed]) -> None:
+    console = make_console()
+    for item, waits in items:
+        head = Text.assemble((f"{item.ref}  ", "dim"), (who_said(item), "bold"), ("  ", ""))
+        head.append(item.type if item.type != "message" else "", "cyan")
+        head.append(f" [{waits}]" if waits else "", "yellow")
+        console.print(head, soft_wrap=True)
+        text = item.text
+        more = f"… ({len(text):,} characters in all; --item {item.ref} --json shows them)"
+        body = printable(text) if len(text) <= _LONGEST else printable(text[:_LONGEST]) + more
+        console.print(Text(body or say_item(item)), soft_wrap=not console.is_terminal)
+        console.print()
+    console.print(Text(f"{one_line(told.session)} at version {told.version}: {_counted(len(items))}", "dim"))
+    _print_proof(told)
+
+
+def _print_proof(told: _Told) -> None:
+    request = told.request
+    if request is None:
+        return
+    sent = len(request.input)
+    make_console().print(
+        Text(
+            f"Version {told.version} is a model request, turn {request.turn}, {request.agent} to "
+            f"{request.model}: {_counted(sent)} sent"
+            + (f", continuing {request.previous_response_id}" if request.previous_response_id else "")
+            + f". Its digest {request.digest.hex()[:12]}… holds: this is what the model was shown.",
+            "green",
+        )
+    )
+
+
+def _counted(n: int) -> str:
+    return f"{n} item{'' if n == 1 else 's'}"
+
+
+def _print_item(told: _Told, ref: Ref, as_json: bool) -> None:
+    said = next((one for one in told.said if one.item.ref == ref), None)
+    shown = next((one for one in told.shown if one.item.ref == ref), None)
+    placed = said or shown
+    if placed is None:
+        known = [
+            str(one.item.ref) for one in told.said if one.item.ref and one.item.ref.version == ref.version
+        ]
+        raise UsageError(
+            f"{told.session} has no item {ref} at version {told.version}; "
+            f"event {ref.version} has {joined(known) or 'none'}",
+            session=told.session,
+        )
+    document = {
+        **item_json(placed.item, settled=not placed.waits),
+        "in_session": said is not None,
+        "in_view": shown is not None,
+    }
+    if as_json:
+        print_json(document)
+    else:
+        make_console().print_json(data=document, ensure_ascii=False)
+
+
+# -- for programs
+
+
+def _told_json(told: _Told, *, said: bool, shown: bool) -> JSON:
+    document: dict[str, JSON] = {
+        "session": told.session,
+        "version": told.version,
+        "agent": told.agent,
+        "request": _request_json(told.request) if told.request is not None else None,
+    }
+    if said:
+        document["session_history"] = [item_json(one.item, settled=not one.waits) for one in told.said]
+    if shown:
+        document["model_history"] = [item_json(one.item, settled=not one.waits) for one in told.shown]
+    return document
+
+
+def _request_json(request: ModelRequest) -> JSON:
+    return {
+        "turn": request.turn,
+        "agent": request.agent,
+        "model": request.model,
+        "instructions": request.instructions,
+        "tools": list(request.tools),
+        "settings": dict(request.settings),
+        "previous_response_id": request.previous_response_id,
+        "first": request.first,
+        "digest": request.digest.hex(),
+    }
