@@ -13,8 +13,8 @@ from openai import AsyncOpenAI
 from batonlog.engine import ModelResponse, OpenAIResponsesModel
 from batonlog.events import ModelRequested
 from batonlog.projections.items import as_item
+from batonlog.projections.offers import Parts
 from batonlog.projections.request import ModelRequest
-from batonlog.projections.state import Parts
 from batonlog.projections.view import View
 
 ITEMS = 100

@@ -8,7 +8,6 @@ from msgspec import inspect
 from batonlog.events import JSON
 from batonlog.events.values import load
 
-
 _DEEPEST = 200
 """Levels of nesting that are taken: what is read must be stored, and read again anywhere."""
 

@@ -54,7 +54,7 @@ class RunContext(Generic[_Ctx_co]):
         """
         try:
             self.noted[name] = load(dump(data))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(
                 f"note {name!r} cannot be stored as JSON: {error}", session=self.session
             ) from error

@@ -43,7 +43,11 @@ class Control:
 
     async def note(self, session: str, name: str, data: JSON) -> int:
         """Record an application's fact. Return its version."""
-        return await self._append(session, lambda state: [NoteAdded(name=name, data=data)])
+        try:
+            given = plain(data)
+        except (TypeError, RecursionError) as error:
+            raise UsageError(f"note {name!r} cannot be stored as JSON: {error}", session=session) from error
+        return await self._append(session, lambda state: [NoteAdded(name=name, data=given)])
 
     async def decide(
         self,
@@ -60,7 +64,7 @@ class Control:
         ref = call if isinstance(call, Ref) else Ref.parse(call)
         try:
             given = plain(output)
-        except TypeError as error:
+        except (TypeError, RecursionError) as error:
             raise UsageError(f"the output for call {ref} cannot be stored as JSON: {error}") from error
 
         def said(state: State) -> list[Event]:

@@ -21,7 +21,8 @@ from batonlog.events import (
 )
 from batonlog.events.lifecycle import ASKED, CALLED, DECIDED, GATED, RUNNING, UNKNOWN
 from batonlog.projections.items import ANSWERED_BY
-from batonlog.projections.state import Call, Offer, State
+from batonlog.projections.offers import Offer
+from batonlog.projections.state import Call, State
 
 REJECTED = "This call was not approved."
 CANCELLED = "This call was cancelled. It may have taken effect before."

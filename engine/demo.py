@@ -150,7 +150,7 @@ async def play(
         check_key()
     async with AsyncExitStack() as stack:
         log = await stack.enter_async_context(SQLiteLog(path))
-        server = None if live else await stack.enter_async_context(FakeResponsesServer(*_script()))
+        server = None if live else await stack.enter_async_context(FakeResponsesServer(*script()))
         client = server.client if server is not None else None
         asked = OpenAIResponsesModel(model, client=client, chain="previous_response_id" if chain else None)
         if live:
@@ -180,7 +180,7 @@ async def _unused_name(log: EventLog) -> str:
     return name
 
 
-def _script() -> Sequence[JSON]:
+def script() -> Sequence[JSON]:
     """What the fake provider answers."""
     from batonlog.engine.testing.scripted import assistant_message, function_call
 

@@ -135,6 +135,7 @@ class Driver:
         await self._fold(draft, outcomes)
         await self._follow_up(draft)
         if draft.events:
+            check_known(self.session, self.state)
             try:
                 await self._append(draft)
             except ConflictError:  # facts are kept; decisions are made again

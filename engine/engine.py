@@ -177,6 +177,12 @@ class Engine(Generic[_Ctx]):
         model_settings: ModelSettings | None = None,
     ) -> RunStream:
         """The same run, as it goes: recorded events, and deltas between them. None goes on as `resume` does."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError as error:
+            raise UsageError(
+                "stream works inside a running event loop; in a script, run_sync(...)"
+            ) from error
         job = Job(context=context, limits=limits, settings=model_settings)
         if input is None:
             if session is None:
@@ -193,6 +199,8 @@ class Engine(Generic[_Ctx]):
     ) -> RunStream:
         stream = job.stream = RunStream(session=session, run_id=run_id, log=self.log)
         stream.task = self._keep(stream.run(begin))
+        # Whoever only follows has seen how it ended: what it raises is for those who ask for the result.
+        stream.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return stream
 
     def run_sync(

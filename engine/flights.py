@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from batonlog.engine.outcomes import Outcome
-from batonlog.events import Ref
+from batonlog.events import BatonlogError, Ref
 from batonlog.events.log import Alarm
 
 LOOKOUT = 0.02
@@ -81,6 +81,7 @@ class Flights:
         loop = asyncio.get_running_loop()
         self._here = task = asyncio.current_task()
         assert task is not None
+        cancelled_before = task.cancelling()
         lookouts: list[asyncio.Task[None]] = []
         timer = loop.call_later(LOOKOUT, lambda: lookouts.append(loop.create_task(self._look_out(news))))
         try:
@@ -97,13 +98,17 @@ class Flights:
                 lookout.cancel()
             if self._interrupted:
                 self._interrupted = False
-                task.uncancel()
+                if task.uncancel() > cancelled_before:  # the waiter is wanted to stop as well
+                    raise asyncio.CancelledError
 
     async def _look_out(self, news: Callable[[], Awaitable[bool]]) -> None:
         assert self._alarm is not None
         while self._here is not None:
             await self._alarm.wait()
-            await news()
+            try:
+                await news()
+            except BatonlogError:  # whoever appends next finds out himself
+                return
 
     def interrupt(self, keys: list[Key] | None = None) -> None:
         """Cancel effects: these, or all. Nobody waits for what they come to."""

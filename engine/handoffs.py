@@ -49,6 +49,16 @@ def wire_name(agent: str) -> str:
     return _PREFIX + slug
 
 
+def _name_of(target: object) -> str:
+    from batonlog.engine.agents import Agent
+
+    if isinstance(target, Agent):
+        return target.name
+    if not isinstance(target, str):
+        raise UsageError(f"one hands off to an agent, or to the name of one, not to {target!r:.60}")
+    return target
+
+
 class Handoff(Generic[_Ctx_contra]):
     """A tool that passes control. Made by `handoff()`."""
 
@@ -68,7 +78,7 @@ class Handoff(Generic[_Ctx_contra]):
     ) -> None:
         if not targets:
             raise UsageError("a handoff needs a target: an agent, or the name of one")
-        names = [target if isinstance(target, str) else target.name for target in targets]
+        names = [_name_of(target) for target in targets]
         if len(names) > 1 and (on_invoke is None or tool_name is None):
             raise UsageError(
                 f"a handoff to {' or '.join(names)} needs on_invoke, which picks one, and a tool_name"

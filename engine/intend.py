@@ -31,6 +31,7 @@ from batonlog.events import (
     RunResumed,
     ToolAbandoned,
     ToolCalled,
+    UsageError,
 )
 from batonlog.events.lifecycle import ASKED, CALLED, UNKNOWN
 from batonlog.events.values import dump
@@ -38,10 +39,11 @@ from batonlog.projections import FilterInput, History
 from batonlog.projections.filters import apply_filters, describe
 from batonlog.projections.items import ANSWERED_BY, Item
 from batonlog.projections.legality import repaired, violations
+from batonlog.projections.offers import Parts
 from batonlog.projections.placement import place
 from batonlog.projections.request import digest_of
 from batonlog.projections.rewrite import operations
-from batonlog.projections.state import FILTER_FAILED, Call, Parts, State
+from batonlog.projections.state import FILTER_FAILED, Call, State
 from batonlog.projections.view import View
 from batonlog.projections.wire import WIRE
 
@@ -65,6 +67,8 @@ class Intentions:
         self._settings = settings
         self._same: dict[str, tuple[Resolved, Parts]] = {}
         """What was found to be the same in code and log."""
+        self._picked: dict[Ref, str] = {}
+        """Targets that were chosen, by call: a callback runs for one, and the switch is to the same."""
         self.failure: Exception | None = None
         """What made a run.failed of the latest draft."""
 
@@ -144,9 +148,10 @@ class Intentions:
     def _repair(self, draft: Draft, issuer: tuple[str, str]) -> None:
         """Mend what this provider would refuse, as a rewrite: then what is sent is the view."""
         state = draft.state
-        if not state.unchecked and state.place.issuer in (None, issuer):
-            return
         view = state.place.settled
+        known = state.place.issuer in (None, issuer) and not view.repeats_an_id()
+        if known and not state.unchecked:
+            return
         found = list(violations(list(view), issuer))
         if not found:
             return
@@ -200,7 +205,7 @@ class Intentions:
             if await _gated(state, call, one.needs_approval, *given):
                 draft.add(*notes_of(context), ApprovalRequested(call=call.ref, reason="approval"))
                 return
-            await self._target(one, state, given)
+            self._picked[call.ref] = await self._target(one, state, given)
         except BadArgumentsError as error:
             draft.add(_never(call, "invalid_arguments", str(error)))
             return
@@ -224,12 +229,12 @@ class Intentions:
         if one is None:
             draft.add(_unavailable(call))
             return
-        context = self.tool_context(draft.state, call, call.attempts)
+        context = self.tool_context(draft.state, call, max(call.attempts, 1))
         context.noted.update(noted)
         arguments = read_arguments(call.name, call.arguments)
         value = one.read(arguments)
         try:
-            target = await self._target(one, draft.state, one.given(context, value))
+            target = self._picked.get(ref) or await self._target(one, draft.state, one.given(context, value))
         except _NoTargetError as error:
             draft.add(*notes_of(context), _not_made(call, error))
             return
@@ -241,7 +246,7 @@ class Intentions:
             source=call.agent,
             target=target,
             arguments=arguments,
-            acknowledgement=one.acknowledgement or dump({"assistant": target}).decode(),
+            acknowledgement=_acknowledgement(one, target),
             item=ANSWERED_BY[call.item],
         )
         try:
@@ -289,7 +294,12 @@ class Intentions:
         if filters:
             after = await apply_filters(filters, self._filter_input(state, base, made, value))
         name, parameters = describe(filters) if filters else ("drop_untaken_transfers", {})
-        kept = [item for item in after if item.ref not in untaken and item.answers not in untaken]
+        kept = [item for item in after if untaken.isdisjoint((item.ref, item.answers, *item.replaces))]
+        if filters and not repaired(kept, None):
+            raise UsageError(
+                f"filter {name} left nothing that can be shown: an output needs its call, "
+                f"and reasoning what followed it"
+            )
         changes = operations(base, kept, past=state.place.past)
         if changes is None:
             return ()
@@ -332,6 +342,10 @@ def _untaken(state: State, taken: Ref) -> frozenset[Ref | None]:
         for ref, call in state.calls.items()
         if ref != taken and (offer := state.offer_of(call)) is not None and offer.kind == "handoff"
     )
+
+
+def _acknowledgement(one: Handoff[Any], target: str) -> str:
+    return one.acknowledgement if one.acknowledgement is not None else dump({"assistant": target}).decode()
 
 
 def _not_first(state: State, taken: Call) -> list[Event]:
@@ -399,6 +413,8 @@ def _changes(agent: str, known: Parts | None, now: Resolved) -> list[Event]:
 
 def _request(state: State, agent: str, issuer: tuple[str, str], *, stored: bool) -> ModelRequested:
     view = state.place.taken()
+    if not view:
+        raise UsageError(f"there is nothing to show to {agent}: a model needs at least one item")
     parts = state.parts[agent]
     chain = state.chain
     chained = stored and chain is not None and chain.issuer == issuer and chain.held < len(view)

@@ -58,13 +58,21 @@ class ModelResponse:
         usage: Usage | None = None,
         status: Literal["completed", "incomplete"] = "completed",
     ) -> None:
-        self.output: tuple[Raw, ...] = tuple(
-            item if type(item) is Raw else Raw(dump(item)) for item in output
-        )
+        if isinstance(output, str | bytes | Mapping):
+            raise UsageError(f"a ModelResponse takes Responses items in a list, not {type(output).__name__}")
+        self.output: tuple[Raw, ...] = tuple(map(_held, output))
         """The items, as their bytes."""
         self.id = id
         self.usage = usage if usage is not None else Usage(requests=1)
         self.status = status
+
+
+def _held(item: Mapping[str, JSON] | Raw) -> Raw:
+    if type(item) is Raw:
+        return item
+    if not isinstance(item, Mapping):
+        raise UsageError(f"a ModelResponse takes Responses items as dicts, not {type(item).__name__}")
+    return Raw(dump(dict(item)))
 
 
 class Model(Protocol):

@@ -22,6 +22,8 @@ class Registry:
 
     def __init__(self, agents: Sequence[Agent[Any]]) -> None:
         self._agents: dict[str, Agent[Any]] = {}
+        if isinstance(agents, Agent):
+            raise UsageError(f"agents= takes a list: [{agents!r}]")
         for agent in agents:
             self._add(agent)
         for agent in self._agents.values():

@@ -8,6 +8,7 @@ append that comes second conflicts.
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -32,7 +33,7 @@ from batonlog.events import (
     UnknownSessionError,
     UsageError,
 )
-from batonlog.events.lifecycle import ASKING, CALLED, GATED, IDLE, RUNNING, STOPPED
+from batonlog.events.lifecycle import ASKING, CALLED, DECIDED, GATED, IDLE, RUNNING, STOPPED
 from batonlog.projections import RunResult
 from batonlog.projections.items import Item
 from batonlog.projections.result import open_calls, result_of
@@ -109,7 +110,7 @@ class Sessions:
     ) -> RunResult:
         """Start a run, or return what came of the run with this key."""
         while True:
-            if keyed and (seen := await self._seen(session, run_id)) is not None:
+            if keyed and (seen := await self._seen(session, run_id, job)) is not None:
                 return seen
             async with self._hold(session, keyed) as held:
                 if held.lease is None:  # it was let go meanwhile, or holds a run with this key
@@ -129,7 +130,8 @@ class Sessions:
         self, state: State, run_id: str, keyed: bool, agent: str | None, items: list[Item], job: Job
     ) -> list[Event]:
         name = agent or state.agent or self._setup.registry.first or ""
-        self._setup.registry[name]  # raises UnknownAgentError
+        # Without its agent or a model a run does not begin at all.
+        self._setup.model_of(self._setup.registry[name])
         return [
             *superseding(state),
             RunStarted(
@@ -141,13 +143,16 @@ class Sessions:
             ),
         ]
 
-    async def _seen(self, session: str, run_id: str) -> RunResult | None:
-        """The result of a run that the session has seen, once it rests."""
+    async def _seen(self, session: str, run_id: str, job: Job) -> RunResult | None:
+        """The result of a run that the session has seen, once it rests; one that nobody drives is taken up."""
         state = await self.read(session)
         version = next((version for known, _, version in state.runs if known == run_id), None)
         if version is None:
             return None
         if state.run is not None and state.run.run_id == run_id:
+            if state.phase in (RUNNING, ASKING) and not self.is_driven(session):
+                with suppress(SessionBusyError):  # another worker has it
+                    return await self.resume(session, job)
             async for _ in self.updates(session, after=state.version):
                 pass
             return self._ended(await self.state(session), session, None)
@@ -443,9 +448,17 @@ def check_free(session: str, state: State) -> None:
             version=state.version,
             open_calls=open_calls(state),
         )
-    waits = any(call.state == GATED for call in state.open_calls())
-    if state.phase == STOPPED and state.run is not None and state.run.status == "paused" and waits:
+    if state.phase != STOPPED or state.run is None or state.run.status != "paused":
+        return
+    states = {call.state for call in state.open_calls()}
+    if GATED in states:
         raise busy(session, state)
+    if DECIDED in states:
+        raise SessionBusyError(
+            f"{session} holds a run whose call was decided and not carried out: resume it, or cancel it",
+            session=session,
+            version=state.version,
+        )
 
 
 def _next_agent(first: list[Event], state: State) -> str:

@@ -6,7 +6,7 @@ call has a fixed form (below), so that past views do not change with the code.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -97,6 +97,8 @@ class Item(Struct, frozen=True, gc=False, eq=False):
     """Endpoint and model that made it."""
     replaces: tuple[Ref, ...] = ()
     """What it was made from, if a filter edited it."""
+    thought: bool = False
+    """Reasoning stood directly before it in its response."""
     _head: Head | None = None
 
     @property
@@ -131,15 +133,28 @@ class Item(Struct, frozen=True, gc=False, eq=False):
         return data if isinstance(data, dict) else {}
 
     def replace(self, **changes: JSON) -> "Item":
-        """Return an edited copy that remembers what it replaces."""
-        sources = self.replaces or ((self.ref,) if self.ref is not None else ())
+        """Return an edited copy that remembers what it replaces.
+
+        Raises UsageError for a field that such an item does not have, and what JSON cannot hold.
+        """
+        before = self.data
+        data = _without_null_id({**before, **changes})
+        # What came from a provider is its own; what is added must be what it takes.
+        same = data.get("type") == before.get("type")
+        if (wrong := _wrong_fields(data, known=before.keys() if same else ())) is not None:
+            raise UsageError(f"no item: {wrong}")
+        try:
+            held = Raw(dump(data))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"no item: {error}") from error
         return Item(
             ref=None,
-            held=Raw(dump({**self.data, **changes})),
+            held=held,
             agent=self.agent,
             answers=self.answers,
             issuer=self.issuer,
-            replaces=sources,
+            replaces=self.replaces or ((self.ref,) if self.ref is not None else ()),
+            thought=self.thought,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -177,10 +192,7 @@ def items_of(version: int, event: Event, agent: str | None, issuer: tuple[str, s
     """
     match event:
         case ModelResponded():
-            return [
-                Item(Ref(version, n), held, agent, issuer=issuer)
-                for n, held in enumerate(_held(raw(event, "output")))
-            ]
+            return _responded(version, _held(raw(event, "output")), agent, issuer)
         case RunStarted() | InputAdded():
             return [Item(Ref(version, n), held) for n, held in enumerate(_held(raw(event, "input")))]
         case ToolReturned() | ToolAbandoned() | CallRefused() | HandoffMade():
@@ -189,6 +201,18 @@ def items_of(version: int, event: Event, agent: str | None, issuer: tuple[str, s
             return [Item(Ref(version, 0), _one(raw(event, "replacement")), agent)]
         case _:
             return []
+
+
+def _responded(
+    version: int, values: Iterator[Raw], agent: str | None, issuer: tuple[str, str] | None
+) -> list[Item]:
+    items: list[Item] = []
+    thought = False
+    for n, held in enumerate(values):
+        item = Item(Ref(version, n), held, agent, issuer=issuer, thought=thought)
+        thought = item.type == "reasoning"
+        items.append(item)
+    return items
 
 
 def _held(values: Sequence[Any]) -> Iterator[Raw]:
@@ -225,7 +249,7 @@ def answer_item(event: ToolReturned | ToolAbandoned | CallRefused | HandoffMade)
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _ROLES = frozenset({"user", "assistant", "system", "developer"})
 _PARTS: Mapping[str, frozenset[str]] = {
-    "user": frozenset({"input_text", "input_image", "input_file", "input_audio"}),
+    "user": frozenset({"input_text", "input_image", "input_file"}),
     "system": frozenset({"input_text", "input_image", "input_file"}),
     "developer": frozenset({"input_text", "input_image", "input_file"}),
     "assistant": frozenset({"output_text", "refusal"}),
@@ -242,13 +266,16 @@ def as_item(value: Item | Mapping[str, JSON]) -> Item:
         return value
     if not isinstance(value, Mapping):
         raise UsageError(f"{type(value).__name__} is no item: give a Responses item as a dict, or an Item")
-    data = dict(value)
+    data = _without_null_id(dict(value))
     if (wrong := _wrong(data)) is not None:
         raise UsageError(f"no item: {wrong}")
     try:
-        return Item(None, Raw(dump(data)))
+        held = Raw(dump(data))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"no item: {error}") from error
+    if (wrong := _wrong_fields(data)) is not None:
+        raise UsageError(f"no item: {wrong}")
+    return Item(None, held)
 
 
 def _wrong(data: dict[str, JSON]) -> str | None:
@@ -274,8 +301,9 @@ def _wrong(data: dict[str, JSON]) -> str | None:
             if not isinstance(data.get("id"), str) or not isinstance(data.get("summary"), list):
                 return "a reasoning item needs an id and a summary"
             return None
-        case _ if kind in _OTHERS:
-            return None
+        case str() if kind in _OTHERS:
+            lacks = [name for name in _OTHERS[kind] if name not in data]
+            return f"a {kind} needs {' and '.join(lacks)}" if lacks else None
         case None:
             return "an item has a type, or a role and a content"
         case _:
@@ -283,7 +311,71 @@ def _wrong(data: dict[str, JSON]) -> str | None:
 
 
 _KNOWN = frozenset({"message", "reasoning", *OURS, *(ANSWERED_BY[kind] for kind in OURS)})
-_OTHERS = frozenset({*ANSWERED_BY, *OUTPUTS, "compaction", "item_reference"})
+_OTHERS: Mapping[str, tuple[str, ...]] = {
+    "computer_call": ("call_id",),
+    "computer_call_output": ("call_id", "output"),
+    "local_shell_call": ("call_id", "action"),
+    "local_shell_call_output": ("output",),
+    "shell_call": ("call_id", "action"),
+    "shell_call_output": ("call_id", "output"),
+    "apply_patch_call": ("call_id", "operation"),
+    "apply_patch_call_output": ("call_id", "status"),
+    "tool_search_call": (),
+    "tool_search_output": (),
+    "program": (),
+    "program_output": (),
+    "mcp_approval_request": ("id", "name"),
+    "mcp_approval_response": ("approval_request_id", "approve"),
+    "compaction": ("encrypted_content",),
+    "item_reference": ("id",),
+}
+"""What else may be given, and the fields that it needs."""
+
+_FIELDS: Mapping[str, frozenset[str]] = {
+    "message": frozenset({"type", "id", "status", "role", "content", "phase"}),
+    "function_call": frozenset(
+        {"type", "id", "status", "call_id", "name", "arguments", "namespace", "caller", "async"}
+    ),
+    "function_call_output": frozenset(
+        {"type", "id", "status", "call_id", "output", "name", "namespace", "caller"}
+    ),
+    "reasoning": frozenset({"type", "id", "summary", "content", "encrypted_content"}),
+}
+"""All fields of the items that every conversation has; the API refuses any other."""
+
+_PART_FIELDS: Mapping[str, frozenset[str]] = {
+    "input_text": frozenset({"type", "text", "prompt_cache_breakpoint"}),
+    "input_image": frozenset({"type", "image_url", "file_id", "detail", "prompt_cache_breakpoint"}),
+    "input_file": frozenset(
+        {"type", "file_id", "file_data", "file_url", "filename", "detail", "prompt_cache_breakpoint"}
+    ),
+    "output_text": frozenset({"type", "text", "annotations", "logprobs"}),
+    "refusal": frozenset({"type", "refusal"}),
+}
+
+_TEXTS = frozenset({"image_url", "file_id", "file_data", "file_url", "filename", "detail"})
+_STATUS = frozenset({"in_progress", "completed", "incomplete"})
+
+
+def _without_null_id(data: dict[str, JSON]) -> dict[str, JSON]:
+    """An id that is null is none: so dumped models have it."""
+    if data.get("id", "") is None:
+        del data["id"]
+    return data
+
+
+def _wrong_fields(data: dict[str, JSON], known: Collection[str] = ()) -> str | None:
+    """What is wrong with the fields of an item, but for those that are known."""
+    kind = data.get("type", "message" if "role" in data else None)
+    if not isinstance(data.get("id", ""), str):
+        return "the id of an item is a text"
+    if not isinstance(kind, str) or kind not in _FIELDS:
+        return None
+    if odd := sorted(map(repr, data.keys() - _FIELDS[kind] - set(known))):
+        return f"a {kind} has no field {odd[0]}"
+    if "status" not in known and data.get("status", "completed") not in _STATUS:
+        return f"the status of a {kind} is one of {', '.join(sorted(_STATUS))}, not {data['status']!r}"
+    return None
 
 
 def _wrong_call_id(kind: str, data: dict[str, JSON]) -> str | None:
@@ -313,10 +405,15 @@ def _is_content(content: JSON, kinds: frozenset[str]) -> bool:
 def _is_part(part: Mapping[str, JSON], kinds: frozenset[str]) -> bool:
     if not isinstance(part.get("type"), str) or part["type"] not in kinds:
         return False
-    match part.get("type"):
-        case "input_text" | "output_text":
+    if not part.keys() <= _PART_FIELDS[part["type"]]:
+        return False
+    match part["type"]:
+        case "input_text":
             return isinstance(part.get("text"), str)
+        case "output_text":
+            marks = part.get("annotations", []), part.get("logprobs") or []
+            return isinstance(part.get("text"), str) and all(isinstance(mark, list | tuple) for mark in marks)
         case "refusal":
             return isinstance(part.get("refusal"), str)
         case _:
-            return True
+            return all(isinstance(value, str | None) for name, value in part.items() if name in _TEXTS)

@@ -6,9 +6,11 @@ here becomes a `history.rewritten`, and then what is sent *is* the view.
 1. An output follows its call, once; a call has its output.
 2. Reasoning stands directly before what followed it in its response. Without it, it is
    dropped; a message, a call or an output is never dropped for reasoning's sake.
-3. Reasoning, and items that go out with their ids, go back to the endpoint and model that made
+3. An item that goes out with its id is not sent without the reasoning that stood before it: it
+   is dropped with it. (Without an id nothing ties an item to its reasoning.)
+4. Reasoning, and items that go out with their ids, go back to the endpoint and model that made
    them, and to no other. Without a known maker they are dropped.
-4. No id stands twice.
+5. No id stands twice.
 
 A `call_id` that is used again is no fault: calls are told apart by their refs, and the wire
 form keeps them apart (see wire.py).
@@ -17,9 +19,12 @@ form keeps them apart (see wire.py).
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec import Raw
+
 from batonlog.events import JSON, Ref
+from batonlog.events.values import dump
 from batonlog.projections.history import History
-from batonlog.projections.items import ANSWERED_BY, OUTPUTS, Item, as_item
+from batonlog.projections.items import ANSWERED_BY, OUTPUTS, Item
 from batonlog.projections.pairing import Pairing, is_call, is_output
 from batonlog.projections.wire import keeps_id
 
@@ -35,7 +40,7 @@ class Violation(NamedTuple):
     item: Item
     rule: str
     """`output_without_call`, `call_without_output`, `second_output`, `reasoning_without_follower`,
-    `foreign_item` or `duplicate_id`."""
+    `item_without_reasoning`, `foreign_item` or `duplicate_id`."""
     message: str
 
 
@@ -75,7 +80,7 @@ def _pairs(items: Sequence[Item]) -> Iterator[Violation]:
 
 def _foreign(items: Sequence[Item], issuer: Issuer) -> Iterator[Violation]:
     for item in items:
-        if item.issuer != issuer and (item.type == "reasoning" or keeps_id(item)):
+        if item.issuer != issuer and (item.type in _SEALED or keeps_id(item)):
             maker = item.issuer[1] if item.issuer is not None else "nobody that the log knows"
             yield Violation(item, "foreign_item", f"{_name(item)} was made by {maker}, not by {issuer[1]}")
 
@@ -84,6 +89,8 @@ def _reasoning(items: Sequence[Item]) -> Iterator[Violation]:
     for n, item in enumerate(items):
         if item.type == "reasoning" and not _is_followed(items, n):
             yield Violation(item, "reasoning_without_follower", f"{_name(item)} lost what followed it")
+        elif item.thought and keeps_id(item) and not _is_preceded(items, n):
+            yield Violation(item, "item_without_reasoning", f"{_name(item)} lost the reasoning before it")
 
 
 def _is_followed(items: Sequence[Item], n: int) -> bool:
@@ -102,6 +109,18 @@ def _is_followed(items: Sequence[Item], n: int) -> bool:
     return follower.type != "reasoning" or _is_followed(items, n + 1)
 
 
+def _is_preceded(items: Sequence[Item], n: int) -> bool:
+    """Whether an item stands behind the reasoning that it stood behind in its response."""
+    if n == 0 or items[n - 1].type != "reasoning":
+        return False
+    refs = (items[n].ref, *items[n].replaces)
+    return items[n - 1].ref in [Ref(ref.version, ref.index - 1) for ref in refs if ref is not None]
+
+
+_SEALED = frozenset({"reasoning", "compaction"})
+"""What only its maker can read."""
+
+
 def is_output_of_a_model(item: Item) -> bool:
     """Whether a model says such items: all but input and answers."""
     if item.type == "message":
@@ -112,11 +131,7 @@ def is_output_of_a_model(item: Item) -> bool:
 def _ids(items: Sequence[Item]) -> Iterator[Violation]:
     seen: set[str] = set()
     for item in items:
-        if (
-            item.type in ("message", "item_reference")
-            or item.head.call_id is not None
-            or item.head.id is None
-        ):
+        if item.head.id is None or not keeps_id(item):
             continue
         if item.head.id in seen:
             yield Violation(
@@ -161,8 +176,9 @@ _TEXT_OUTPUT = frozenset({"function_call", "custom_tool_call"})
 def _made_up(call: Item) -> Item:
     data: dict[str, JSON] = {
         "type": ANSWERED_BY[call.type],
-        "call_id": call.head.call_id or "call",
+        "call_id": call.head.call_id or "",  # as the call has it; the wire form mends both
         "output": NO_OUTPUT,
     }
-    made = as_item(data)
-    return Item(None, made.held, call.agent, call.ref)
+    # What it is made from says which call it answers: ids are used again.
+    sources = (call.ref,) if call.ref is not None else call.replaces
+    return Item(None, Raw(dump(data)), call.agent, call.ref, replaces=sources)

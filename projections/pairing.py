@@ -16,7 +16,8 @@ class Pairing:
     def __init__(self) -> None:
         self.waiting: dict[int, Item] = {}
         """Calls without an output so far, by their place."""
-        self._places: dict[Ref, int] = {}
+        self._places: dict[Ref, tuple[int, str]] = {}
+        """Place of each call, and the type of what answers it."""
         self._waiting: dict[tuple[str, str], list[int]] = {}
 
     def call(self, place: int, item: Item) -> None:
@@ -24,14 +25,18 @@ class Pairing:
         self.waiting[place] = item
         for ref in (item.ref, *item.replaces):
             if ref is not None:
-                self._places[ref] = place
+                self._places[ref] = (place, ANSWERED_BY[item.type])
         self._waiting.setdefault((ANSWERED_BY[item.type], called(item)), []).append(place)
 
     def answer(self, item: Item) -> tuple[int | None, bool]:
         """Return the place of the call that an output answers, and whether it was still waiting."""
         same = self._waiting.get((item.type, called(item)), [])
-        place = self._places.get(item.answers) if item.answers is not None else None
-        if item.answers is None and same:
+        place = None
+        if item.answers is not None:
+            place, kind = self._places.get(item.answers, (None, ""))
+            if kind != item.type:  # a filter made something else of one of the two
+                return None, False
+        elif same:
             place = next((n for n in reversed(same) if n in self.waiting), same[-1])
         if place is None:
             return None, False

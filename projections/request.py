@@ -24,8 +24,8 @@ from batonlog.events import (
 from batonlog.events.values import dump, load
 from batonlog.projections.history import History
 from batonlog.projections.items import Item
+from batonlog.projections.offers import Parts, offer_from
 from batonlog.projections.placement import Placement, place
-from batonlog.projections.state import Parts, offer_from
 from batonlog.projections.view import View
 from batonlog.projections.wire import WIRE, Former, chained
 

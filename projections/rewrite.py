@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from batonlog.events import JSON, Ref, Rewrite, UsageError
 from batonlog.events.facts import raw
 from batonlog.events.values import dump, load
-from batonlog.projections.items import Item
+from batonlog.projections.items import ANSWERED_BY, Item, head_of
 from batonlog.projections.view import View
 
 Past = Sequence[tuple[int, View]]
@@ -89,8 +89,13 @@ def _put(held: Raw, covers: JSON, before: View, ref: Ref) -> Item:
     source = _edited(refs, before) if len(refs) == 1 else None
     if source is None:
         return Item(ref, held, replaces=refs)
-    # An edited item still answers its call, and is still its agent's.
-    return Item(ref, held, source.agent, source.answers, source.issuer, refs)
+    head = head_of(held)
+    # An edited item still answers its call, and is still its agent's; an output may be made up for its call.
+    answers = source.ref if ANSWERED_BY.get(source.type) == head.type else source.answers
+    # Under another id its maker does not know it, and sealed reasoning still holds what was edited out.
+    same = head.type == source.type != "reasoning" and head.id == source.head.id
+    issuer = source.issuer if same else None
+    return Item(ref, held, source.agent, answers, issuer, refs, source.thought)
 
 
 def _refs(covers: JSON) -> tuple[Ref, ...]:

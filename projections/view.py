@@ -11,19 +11,24 @@ from hashlib import sha256
 from typing import overload
 
 from batonlog.projections.items import Item
-from batonlog.projections.wire import Former
+from batonlog.projections.wire import Former, keeps_id
 
 _EMPTY = bytes(32)
 
 
 class _Sheet:
-    __slots__ = ("digested", "formed", "former", "items")
+    __slots__ = ("digested", "double", "formed", "former", "ids", "items", "looked")
 
     def __init__(self, items: list[Item]) -> None:
         self.items = items
         self.former = Former()
         self.formed: list[bytes] = []
         self.digested: tuple[int, bytes] = (0, _EMPTY)
+        self.ids: set[str] = set()
+        """Those that go out, of the items that were looked at."""
+        self.looked = 0
+        self.double: int | None = None
+        """Place of the first item whose id stood there before."""
 
 
 class View(Sequence[Item]):
@@ -83,6 +88,18 @@ class View(Sequence[Item]):
             value = sha256(b"%b%d.%d:%b" % (value, item.ref.version, item.ref.index, item.held)).digest()
         sheet.digested = (self._n, value)
         return value
+
+    def repeats_an_id(self) -> bool:
+        """Return whether two items would go out under one id, as some models make them."""
+        sheet = self._sheet
+        while sheet.double is None and sheet.looked < self._n:
+            item = sheet.items[sheet.looked]
+            if item.head.id is not None and keeps_id(item):
+                if item.head.id in sheet.ids:
+                    sheet.double = sheet.looked
+                sheet.ids.add(item.head.id)
+            sheet.looked += 1
+        return sheet.double is not None and sheet.double < self._n
 
     def wire(self, first: int = 0) -> Sequence[bytes]:
         """Return the items from `first` as they go to a provider that is sent the whole view."""

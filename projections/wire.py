@@ -57,7 +57,7 @@ class Former:
         self._pairing = Pairing()
         self._place = 0
         self._wire_ids: dict[int, str] = {}
-        """Of the calls whose id went out changed, by their place."""
+        """Under which id each call went out, by its place."""
 
     def form(self, item: Item) -> bytes:
         """Return the bytes of the next item, with its place in the view taken into account."""
@@ -67,8 +67,10 @@ class Former:
             changes = self._form_call(item)
         elif is_output(item):
             place, _ = self._pairing.answer(item)
-            if place is not None and place in self._wire_ids:
-                changes["call_id"] = self._wire_ids[place]
+            sent = self._wire_ids.get(place) if place is not None else None
+            if sent is not None and sent != item.head.call_id:
+                # The call's id was changed, or a filter changed one of the two.
+                changes["call_id"] = sent
         self._place += 1
         return edit(item.held, changes, drop_id=item.head.id is not None and not keeps_id(item))
 
@@ -78,13 +80,15 @@ class Former:
         if head.type in OURS or head.call_id is not None:
             sent = self._unused(head.call_id or "", item.ref or Ref(0, self._place))
             self._used.add(sent)
+            self._wire_ids[self._place] = sent
             if sent != head.call_id:
-                self._wire_ids[self._place] = changes["call_id"] = sent
+                changes["call_id"] = sent
         if head.name is not None and (mended := _BAD_NAME.sub("_", head.name)[:_LONGEST] or "_") != head.name:
             changes["name"] = mended
         return changes
 
     def _unused(self, call_id: str, ref: Ref) -> str:
+        call_id = _SURROGATE.sub("\ufffd", call_id)
         for tail in ("", f"~{ref.version}", f"~{ref.version}.{ref.index}"):
             sent = call_id[: _LONGEST - len(tail)] + tail if tail else call_id
             if 1 <= len(sent) <= _LONGEST and sent not in self._used:

@@ -12,7 +12,7 @@ from batonlog.engine.cli.reading import AsJson, LogPath, SessionName, opened, wh
 from batonlog.engine.cli.side_by_side import Placed, align, print_side_by_side
 from batonlog.engine.cli.terminal import joined, make_console, one_line, print_json, printable
 from batonlog.engine.cli.wording import say_item, who_said
-from batonlog.events import JSON, ModelRequested, Record, Ref, UsageError
+from batonlog.events import JSON, BatonlogError, ModelRequested, Record, Ref, UsageError
 from batonlog.projections import ModelRequest, model_request
 from batonlog.projections.placement import Placement, place
 
@@ -67,6 +67,8 @@ async def _history(
         _print_one(told, told.said if said else told.shown)
     else:
         _print_both(told)
+    if told.doubt is not None:
+        raise told.doubt
 
 
 class _Told:
@@ -85,8 +87,13 @@ class _Told:
         self.shown = _placed(view_place)
         self.request: ModelRequest | None = None
         """If the last event is a model.requested: what it asked, proven."""
+        self.doubt: BatonlogError | None = None
+        """Why it could not be proven."""
         if isinstance(last.event, ModelRequested):
-            self.request = model_request(records, at=last.version)
+            try:
+                self.request = model_request(records, at=last.version)
+            except BatonlogError as error:  # damaged, erased, or of a newer version: the histories are there
+                self.doubt = error
 
 
 def _placed(state: Placement) -> list[Placed]:
@@ -142,16 +149,13 @@ def _print_proof(told: _Told) -> None:
     request = told.request
     if request is None:
         return
-    sent = len(request.input)
-    make_console().print(
-        Text(
-            f"Version {told.version} is a model request, turn {request.turn}, {request.agent} to "
-            f"{request.model}: {_counted(sent)} sent"
-            + (f", continuing {request.previous_response_id}" if request.previous_response_id else "")
-            + f". Its digest {request.digest.hex()[:12]}… holds: this is what the model was shown.",
-            "green",
-        )
+    continued = f", continuing {request.previous_response_id}" if request.previous_response_id else ""
+    text = (
+        f"Version {told.version} is a model request, turn {request.turn}, {request.agent} to {request.model}: "
+        f"{_counted(len(request.input))} sent{continued}. "
+        f"Its digest {request.digest.hex()[:12]}… holds: this is what the model was shown."
     )
+    make_console().print(Text(one_line(text), "green"))
 
 
 def _counted(n: int) -> str:

@@ -201,5 +201,3 @@ class _Worker:
 
 def _resumption(session: str) -> _Request:
     return lambda sessions, job: sessions.resume(session, job)
-
-

@@ -92,9 +92,7 @@ class ClientLog(_Through):
     ) -> Appended:
         what = _named(session, events)
         self._world.point(f"before {what} was stored")
-        done = await super().append(
-            session, events, expected=expected, ids=ids, lease=lease, release=release
-        )
+        done = await super().append(session, events, expected=expected, ids=ids, lease=lease, release=release)
         self._world.point(f"after {what} was stored")
         return done
 

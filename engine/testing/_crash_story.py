@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from batonlog.engine.testing._crash_world import World
 from batonlog.events import (
     JSON,
     BatonlogError,
@@ -26,7 +27,6 @@ from batonlog.events import (
 )
 from batonlog.projections import History, model_history, model_request, run_result, session_history, usage
 from batonlog.projections.items import OURS
-from batonlog.engine.testing._crash_world import Performed, World
 
 
 class Story(Struct, frozen=True):

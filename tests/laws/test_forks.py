@@ -1,0 +1,81 @@
+"""The laws of forks: the same past, a future of its own, and nothing done twice."""
+
+import asyncio
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batonlog.events import Record
+from batonlog.events.lifecycle import CALLED, DECIDED, IDLE
+from batonlog.projections import model_history, session_history
+from batonlog.projections.legality import violations
+from batonlog.projections.state import run_state
+from tests.laws.checks import Provider, bare, shown, views
+from tests.laws.depth import examples
+from tests.laws.play import Played, engine_of, go_on, play
+from tests.laws.scripts import Script, scripts
+
+
+async def forked(script: Script, part: float) -> tuple[Played, tuple[Record, ...], tuple[Record, ...], int]:
+    kept = await play(script)
+    records = await kept.records()
+    at = 1 + int(part * (len(records) - 1))
+    await kept.engine.fork(kept.session, at=at, into="fork")
+    return kept, records, await kept.store.records("fork"), at
+
+
+parts = st.floats(0, 1)
+
+
+@examples(80)
+@given(scripts, parts)
+def test_a_fork_has_the_past_of_its_parent(script: Script, part: float) -> None:
+    kept, records, fork, at = asyncio.run(forked(script, part))
+    assert len(fork) == at + 1
+    assert [record.hash for record in fork[:at]] == [record.hash for record in records[:at]]
+    assert [record.payload for record in fork[:at]] == [record.payload for record in records[:at]]
+    assert shown(session_history(fork)) == shown(session_history(records, at=at))
+    assert shown(model_history(fork)) == shown(model_history(records, at=at))
+
+
+@examples(80)
+@given(scripts, parts)
+def test_a_fork_leaves_its_parent_alone(script: Script, part: float) -> None:
+    kept, records, _, _ = asyncio.run(forked(script, part))
+    assert asyncio.run(kept.records()) == records
+
+
+@examples(80)
+@given(scripts, parts)
+def test_nothing_is_in_flight_or_decided_in_a_fork(script: Script, part: float) -> None:
+    _, _, fork, _ = asyncio.run(forked(script, part))
+    state = run_state(fork)
+    assert state.request is None
+    assert not [call for call in state.open_calls() if call.state in (CALLED, DECIDED)]
+
+
+@examples(80)
+@given(scripts, parts)
+def test_a_fork_goes_on_to_a_legal_end(script: Script, part: float) -> None:
+    async def on() -> tuple[Played, tuple[Record, ...], int, Any]:
+        kept, _, _, at = await forked(script, part)
+        effects = len(kept.effects)
+        other = Played(script, kept.store, "fork")
+        engine = engine_of(other)
+        result = await go_on(other, await engine.status("fork"))
+        await engine.run("and then?", session="fork", context=other)
+        await engine.close()
+        assert len(kept.effects) == effects
+        return other, await other.records(), at, result
+
+    other, records, at, _ = asyncio.run(on())
+    provider = Provider()
+    for record, placed in zip(records, views(records), strict=True):
+        provider.hear(record, list(placed.settled))
+        if record.type == "model.requested" and record.version > at:
+            assert list(violations(list(placed.settled), record.event.issuer)) == []  # type: ignore[attr-defined]
+    state = run_state(records)
+    assert state.phase == IDLE
+    assert state.version == len(records)
+    assert bare(state) == bare(run_state(records))
