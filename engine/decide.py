@@ -174,9 +174,7 @@ def _first_step(state: State, call: Call, offer: Offer | None) -> Event | None:
         return refused(call, "rejected", _rejection(standing))
     if offer.kind == "external":
         return ApprovalRequested(call=call.ref, reason="external")
-    if offer.gate == "yes" and standing is None:
-        return ApprovalRequested(call=call.ref, reason="approval")
-    return None
+    return None  # its arguments are checked before anybody is asked
 
 
 def _as_decided(call: Call) -> Event | None:

@@ -42,7 +42,7 @@ from batonlog.events import (
     ToolCalled,
     UsageError,
 )
-from batonlog.events.lifecycle import ASKING, CALLED, RUNNING
+from batonlog.events.lifecycle import ASKING, CALLED, GATED, RUNNING
 from batonlog.events.log import Alarm
 from batonlog.projections.request import ModelRequest
 from batonlog.projections.state import State, advance
@@ -204,7 +204,9 @@ class Driver:
         self._drop_closed()
         if effects:
             assert self._alarm is not None
-            self._flights.start(effects, self._alarm)
+            # A gated call may be decided at any time, and then it starts beside the others.
+            gated = any(call.state == GATED for call in self.state.calls.values())
+            self._flights.start(effects, self._alarm, may_wait=not gated)
 
     async def _catch_up(self) -> bool:
         """Fold what others have appended. Whether there was something."""

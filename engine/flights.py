@@ -44,10 +44,10 @@ class Flights:
         """The keys of what is in flight."""
         return [*self._tasks, *([self._alone[0]] if self._alone is not None else [])]
 
-    def start(self, effects: list[tuple[Key, Effect]], alarm: Alarm) -> None:
-        """Start effects."""
+    def start(self, effects: list[tuple[Key, Effect]], alarm: Alarm, *, may_wait: bool) -> None:
+        """Start effects; `may_wait` says that nothing else can follow while they are under way."""
         self._alarm = alarm
-        if len(effects) == 1 and not self:
+        if len(effects) == 1 and may_wait and not self:
             self._alone = effects[0]
             return
         loop = asyncio.get_running_loop()

@@ -387,11 +387,14 @@ def _called(call: Call, arguments: dict[str, JSON]) -> ToolCalled:
 
 
 async def _gated(state: State, call: Call, gate: object, *given: Any) -> bool:
-    """Ask a gate that is a function, the first time. One that raises counts as yes."""
-    if not callable(gate) or call.state != ASKED:
+    """Whether a person must agree first, by what was promised. A function that raises counts as yes."""
+    offer = state.offer_of(call)
+    if call.state != ASKED or offer is None or offer.gate == "no":
         return False
     if (call.agent, call.name) in state.standing:
         return False
+    if offer.gate == "yes" or not callable(gate):
+        return True
     try:
         made = gate(*given)
         return bool(await made if isinstance(made, Awaitable) else made)

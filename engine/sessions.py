@@ -28,6 +28,7 @@ from batonlog.events import (
     EventLog,
     Lease,
     Limits,
+    LogError,
     RunResumed,
     RunStarted,
     UnknownSessionError,
@@ -274,7 +275,8 @@ class Sessions:
             await asyncio.wait(ends, timeout=self.lease_seconds / 3)
             for claim in list(self._claims.values()):
                 if claim.driver is not None:
-                    await claim.driver.renew(self.owner, self.lease_seconds)
+                    with suppress(LogError):  # the next beat tries again
+                        await claim.driver.renew(self.owner, self.lease_seconds)
 
     def _hold(self, session: str, joins: bool) -> "_Held":
         return _Held(self, session, joins)

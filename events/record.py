@@ -143,7 +143,7 @@ def read_rows(rows: Sequence[Row]) -> list[Record]:
             Record(name, version, position, tag, decode_known(data), data, hashed, key, at, erased)
             for name, version, position, tag, data, hashed, key, at, erased in rows
         ]
-    except (ValueError, TypeError, RecursionError):  # one of them is unknown, holds lone surrogates, or is damaged
+    except (ValueError, TypeError, RecursionError):  # one is unknown, holds lone surrogates, or is damaged
         return [
             Record(
                 name, version, position, tag, read_event(name, version, data), data, hashed, key, at, erased

@@ -52,11 +52,16 @@ class Writer:
         self._path = path
         self._news = news
         self._jobs: SimpleQueue[_Job | object] = SimpleQueue()
+        self._taken: list[_Job] = []
+        """What is being done."""
+        self._died: LogError | None = None
         self._thread = threading.Thread(target=self._work, name="batonlog-write", daemon=True)
         self._thread.start()
 
     def submit(self, work: Callable[[sqlite3.Connection], _T], session: str | None) -> "asyncio.Future[_T]":
         job = _Job(work, session)
+        if self._died is not None:
+            raise type(self._died)(*self._died.args)
         self._jobs.put(job)
         return job.future
 
@@ -70,10 +75,29 @@ class Writer:
         self._thread.join()
 
     def _work(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            # Whoever waits, and whoever comes, is told; nobody hangs.
+            self._died = LogError(
+                f"{self._path}: the thread that writes has died of {error!r}; open the log again"
+            )
+            with suppress(Empty):
+                while True:
+                    job = self._jobs.get_nowait()
+                    self._taken += [job] if isinstance(job, _Job) else []
+            _fail(self._taken, self._died)
+            for job in self._taken:
+                with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                    job.loop.call_soon_threadsafe(job.resolve)
+            raise
+
+    def _serve(self) -> None:
         connection: sqlite3.Connection | None = None
         seen = 0
         while True:
-            group, more = self._next()
+            self._taken, more = self._next()
+            group = self._taken
             try:
                 if connection is None:
                     connection = connect(self._path, read_only=False)
@@ -147,8 +171,11 @@ class Writer:
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 loop.call_soon_threadsafe(_resolve, jobs)
         if self._news:
-            done = [job for job in group if job.session and not job.error]
-            self._news.tell({job.session: job.result.version for job in done if job.session})
+            changed: dict[str, int] = {}
+            for job in group:
+                if job.session and not job.error:  # a duplicate answers with an older version
+                    changed[job.session] = max(changed.get(job.session, 0), job.result.version)
+            self._news.tell(changed)
 
 
 def _resolve(jobs: list[_Job]) -> None:

@@ -831,6 +831,20 @@ class EventLogConformance:
         assert tuple(await _first(4, log.follow("f"))) == await log.records("f")
 
     @_on_an_empty_log
+    async def test_a_fork_is_news(self, log: EventLog) -> None:
+        await log.append("s", _notes("a"), expected=0)
+        of_fork, of_all = log.follow("f"), log.follow_all(after=(await _read_all(log))[-1].position)
+        coming = [asyncio.ensure_future(anext(following)) for following in (of_fork, of_all)]
+        await asyncio.sleep(0)
+        await log.fork("s", at=1, into="f")
+        assert [(record.session, record.version) for record in await asyncio.gather(*coming)] == [
+            ("s", 1),
+            ("f", 2),
+        ]
+        await _leave(of_fork)
+        await _leave(of_all)
+
+    @_on_an_empty_log
     async def test_followers_miss_nothing_while_many_write(self, log: EventLog) -> None:
         sessions = ["s0", "s1", "s2"]
 

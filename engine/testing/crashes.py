@@ -1,11 +1,13 @@
 """Crash a scenario everywhere, and see that nothing is lost, and nothing done twice.
 
-async def scenario(path: str) -> None:
-    async with Engine(path, agents=[triage], model=ScriptedModel(*SCRIPT)) as engine:
-        await engine.run("refund order 7", session="cust-42")
+    async def scenario(path: str) -> None:
+        async with Engine(path, agents=[triage], model=ScriptedModel(*SCRIPT)) as engine:
+            await engine.run("refund order 7", session="cust-42")
 
-report = asyncio.run(crash_everywhere(scenario))
-assert not report.wrong_logs and not report.repeated_effects
+    report = asyncio.run(crash_everywhere(scenario))
+    assert not report.wrong_logs and not report.repeated_effects
+
+The crashes are played, in this process: how is in `_crash_world`.
 """
 
 import asyncio
