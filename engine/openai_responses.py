@@ -19,6 +19,7 @@ from batonlog.engine.models import ChainLostError, Delta, ModelResponse
 from batonlog.events import JSON, Usage, UsageError
 from batonlog.events.values import dump, load
 from batonlog.projections import ModelRequest
+from batonlog.projections.wire import clean
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -155,7 +156,7 @@ def request_body(request: ModelRequest, *, stream: bool, encrypted: bool = True)
     """Return the body of a request. The same request and wire format make the same bytes."""
     parts = [b'"model":%b' % dump(request.model)]
     if request.instructions:
-        parts.append(b'"instructions":%b' % dump(request.instructions))
+        parts.append(b'"instructions":%b' % _clean(request.instructions))
     parts.append(b'"input":[%b]' % b",".join(request.raw_input))
     if tools := request.raw_tools:
         parts.append(b'"tools":[%b]' % b",".join(map(bytes, tools)))
@@ -170,10 +171,16 @@ def request_body(request: ModelRequest, *, stream: bool, encrypted: bool = True)
             b'"text":{"format":{"type":"json_schema","name":"final_output","strict":true,"schema":%b}}'
             % schema
         )
-    parts += [b"%b:%b" % (dump(key), dump(value)) for key, value in _settings(request.settings).items()]
+    parts += [b"%b:%b" % (_clean(key), _clean(value)) for key, value in _settings(request.settings).items()]
     if stream:
         parts.append(b'"stream":true')
     return b"{%b}" % b",".join(parts)
+
+
+def _clean(value: JSON) -> bytes:
+    """JSON without lone surrogates, which no provider takes; what is recorded keeps them."""
+    data = dump(value)
+    return clean(data) if b"\\ud" in data else data
 
 
 def _settings(settings: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -211,7 +218,7 @@ class _Response(Struct):
     # msgspec knows no union of Raw and None: what is not there is empty.
     id: str | None = None
     status: str | None = None
-    output: list[Raw] = []
+    output: list[Raw] | None = None
     usage: _Usage | None = None
     error: Raw = Raw()
 
@@ -227,6 +234,9 @@ def read_response(data: bytes | Raw) -> ModelResponse:
         response = _leniently(data, error)
     if response.status not in ("completed", "incomplete", None):
         raise ResponseFailedError(f"the response is {response.status}: {_said(response.error)}")
+    if response.output is None:
+        why = f"it is an error: {_said(response.error)}" if bytes(response.error) else "it has no output"
+        raise ResponseFailedError(f"the answer is no response: {why}")
     return ModelResponse(
         # Raw keeps the whole body alive: copied, an item keeps itself.
         [item.copy() for item in response.output],
@@ -240,11 +250,34 @@ def _leniently(data: bytes | Raw, error: Exception) -> _Response:
     """A response with lone surrogates in its texts, which msgspec refuses, or with odd fields."""
     try:
         body = load(data)
-        output = [Raw(dump(item)) for item in body.get("output", [])]
-        usage = msgspec.convert(body.get("usage"), _Usage | None)
-    except (ValueError, AttributeError, TypeError) as second:
+        output = [Raw(dump(item)) for item in body["output"]]
+    except (ValueError, LookupError, TypeError, RecursionError) as second:
         raise ResponseFailedError(f"the answer is no response: {error}") from second
-    return _Response(id=body.get("id"), status=body.get("status"), output=output, usage=usage)
+    return _Response(
+        id=_text_or_none(body.get("id")),
+        status=_text_or_none(body.get("status")),
+        output=output,
+        usage=_counted(body.get("usage")),
+    )
+
+
+def _text_or_none(value: JSON) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _counted(usage: JSON) -> _Usage:
+    """What of a usage can be counted: no answer is thrown away for the rest."""
+    given = usage if isinstance(usage, dict) else {}
+    return _Usage(
+        **_numbers(given, _Usage),
+        input_tokens_details=_Details(**_numbers(given.get("input_tokens_details"), _Details)),
+        output_tokens_details=_Details(**_numbers(given.get("output_tokens_details"), _Details)),
+    )
+
+
+def _numbers(found: JSON, type_: Any) -> dict[str, int]:
+    fields = found.items() if isinstance(found, dict) else ()
+    return {key: value for key, value in fields if key in type_.__struct_fields__ and type(value) is int}
 
 
 def _usage(usage: _Usage | None) -> Usage:
@@ -310,7 +343,12 @@ async def _read_stream(
 
 
 def _event_leniently(data: bytes) -> _Event:
-    body = load(data)
+    try:
+        body = load(data)
+    except ValueError as error:
+        raise ResponseFailedError(f"the stream holds what is no event: {error}") from error
+    if not isinstance(body, dict):
+        raise ResponseFailedError(f"the stream holds what is no event: {type(body).__name__}")
     held = {key: Raw(dump(value)) for key, value in body.items() if value is not None}
     none = Raw()
     return _Event(

@@ -28,15 +28,17 @@ class ModelAnswered(Struct, frozen=True):
 
     async def add(self, draft: Draft, intentions: Intentions) -> None:
         """Add its events. Raises IllegalTransitionError if the request is closed."""
-        draft.add(
-            ModelResponded(
-                request=self.request,
-                response_id=self.response.id,
-                output=self.response.output,
-                usage=self.response.usage,
-                status=self.response.status,
-            )
+        responded = ModelResponded(
+            request=self.request,
+            response_id=self.response.id,
+            output=self.response.output,
+            usage=self.response.usage,
+            status=self.response.status,
         )
+        try:
+            draft.add(responded)
+        except (TypeError, ValueError, RecursionError) as error:  # a model of the user's own
+            await ModelBroke(self.request, error).add(draft, intentions)
 
 
 class ModelBroke(Struct, frozen=True):

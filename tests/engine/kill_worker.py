@@ -35,7 +35,7 @@ from batonlog.engine import (
     tool,
 )
 from batonlog.engine.testing import assistant_message, function_call
-from batonlog.events import Event, SQLiteLog, UnknownSessionError, Usage, sqlite
+from batonlog.events import Event, SQLiteLog, UnknownSessionError, Usage
 from batonlog.events.log import Appended, Lease
 from batonlog.projections import messages_only
 
@@ -92,10 +92,10 @@ class KillLog(SQLiteLog):
 
 def die_before_commits(boundary: Callable[[str], None]) -> None:
     """Have every connection of this process pass a boundary when events are about to be committed."""
-    connect = sqlite.connect
+    connect = sqlite3.connect
 
-    def traced(path: Path, *, read_only: bool) -> sqlite3.Connection:
-        connection = connect(path, read_only=read_only)
+    def traced(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)
         inserted = False
 
         def trace(statement: str) -> None:
@@ -106,11 +106,10 @@ def die_before_commits(boundary: Callable[[str], None]) -> None:
                 inserted = False
                 boundary("in the middle of a transaction")
 
-        if not read_only:
-            connection.set_trace_callback(trace)
+        connection.set_trace_callback(trace)
         return connection
 
-    sqlite.connect = traced
+    sqlite3.connect = traced  # type: ignore[assignment]
 
 
 class Deterministic:

@@ -10,6 +10,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -19,11 +20,11 @@ import pytest
 
 from batonlog.engine import Agent, Engine, Limits, RunResult, Tool, ToolContext, handoff
 from batonlog.engine.openai_responses import OpenAIResponsesModel, request_body
-from batonlog.engine.testing import assistant_message, function_call
-from batonlog.engine.testing.fake_responses import FakeResponsesServer
+from batonlog.engine.testing import FakeResponsesServer, assistant_message, function_call
 from batonlog.events import EventLog, HandoffMade, MemoryLog, ModelRequested, Record, Ref, SQLiteLog
 from batonlog.projections import (
     History,
+    ModelRequest,
     check_legal,
     messages_only,
     model_history,
@@ -196,6 +197,11 @@ class Played:
     def requested(self) -> list[int]:
         return [record.version for record in self.records if isinstance(record.event, ModelRequested)]
 
+    @cached_property
+    def rebuilt(self) -> list[ModelRequest]:
+        """All requests, from the log alone. Raises if one is not what its digest proves."""
+        return [model_request(self.records, at=version) for version in self.requested]
+
     @property
     def transferred(self) -> list[Record]:
         return [record for record in self.records if isinstance(record.event, HandoffMade)]
@@ -275,7 +281,7 @@ async def play_all(recorded: Sequence[Conversation], log: EventLog, schemas: Sch
 # -- back to Chat Completions
 
 
-def as_chat(history: History) -> list[Message]:
+def as_chat(history: History) -> Sequence[Message]:
     """A session's history, as it would have been recorded."""
     messages: list[dict[str, Any]] = []
     names: dict[Ref | None, str] = {}
@@ -390,9 +396,7 @@ def test_the_server_refused_nothing(played: list[Played]) -> None:
 
 def test_every_request_is_rebuilt_from_the_log_byte_for_byte(played: list[Played]) -> None:
     for one in played:
-        assert len(one.requested) == len(one.sent) == len(one.received)
-        for version, sent, received in zip(one.requested, one.sent, one.received, strict=True):
-            request = model_request(one.records, at=version)  # raises if its digest does not hold
+        for request, sent, received in zip(one.rebuilt, one.sent, one.received, strict=True):
             body = request_body(request, stream=True)
             assert body == sent
             assert json.loads(body) == received
@@ -400,8 +404,7 @@ def test_every_request_is_rebuilt_from_the_log_byte_for_byte(played: list[Played
 
 def test_every_request_shows_the_view_of_its_version(played: list[Played]) -> None:
     for one in played:
-        for version in one.requested:
-            request = model_request(one.records, at=version)
+        for version, request in zip(one.requested, one.rebuilt, strict=True):
             assert request.input == model_history(one.records, at=version)
             assert request.instructions == one.conversation.instructions
 
@@ -473,8 +476,7 @@ async def test_it_is_the_same_without_streaming(
         assert not one.refusals
         assert as_chat(session_history(one.records)) == one.conversation.said
         assert like(one) == like(before[one.conversation.name])
-        for version, sent in zip(one.requested, one.sent, strict=True):
-            assert request_body(model_request(one.records, at=version), stream=False) == sent
+        assert [request_body(request, stream=False) for request in one.rebuilt] == one.sent
 
 
 async def test_it_is_the_same_in_a_file_that_was_opened_again(
@@ -489,8 +491,7 @@ async def test_it_is_the_same_in_a_file_that_was_opened_again(
             assert not one.refusals
             assert as_chat(session_history(one.records)) == one.conversation.said
             assert like(one) == like(before[one.conversation.name])
-            for version, sent in zip(one.requested, one.sent, strict=True):
-                assert request_body(model_request(one.records, at=version), stream=True) == sent
+            assert [request_body(request, stream=True) for request in one.rebuilt] == one.sent
 
 
 async def test_with_a_chain_what_is_held_and_what_is_sent_is_the_view(
@@ -504,9 +505,8 @@ async def test_with_a_chain_what_is_held_and_what_is_sent_is_the_view(
     for one in had:
         assert not one.refusals
         assert as_chat(session_history(one.records)) == one.conversation.said
-        for number, (version, sent) in enumerate(zip(one.requested, one.sent, strict=True)):
-            request = model_request(one.records, at=version)
-            assert request_body(request, stream=True) == sent
+        assert [request_body(request, stream=True) for request in one.rebuilt] == one.sent
+        for number, (version, request) in enumerate(zip(one.requested, one.rebuilt, strict=True)):
             assert (request.previous_response_id is None) == (number == 0)
             shown = model_history(one.records, at=version)
             assert list(shown[request.first :]) == list(request.input)

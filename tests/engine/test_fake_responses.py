@@ -358,8 +358,8 @@ async def test_every_stream_event_is_one_by_the_clients_own_types() -> None:
 
 
 async def test_an_item_is_added_empty_and_done_whole() -> None:
-    thought = reasoning(summary=[{"type": "summary_text", "text": "s"}], content=[])
-    async with FakeResponsesServer([thought, ITEMS[2], ITEMS[3], ITEMS[4]]) as server:
+    thought = reasoning(content=[{"type": "reasoning_text", "text": "Hm."}])
+    async with FakeResponsesServer([thought, *ITEMS[2:], ITEMS[0]]) as server:
         events = await raw_events(server)
     added = [event["item"] for event in events if event["type"] == "response.output_item.added"]
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
@@ -368,6 +368,7 @@ async def test_an_item_is_added_empty_and_done_whole() -> None:
     assert added[1] == {**done[1], "status": "in_progress", "arguments": ""}
     assert added[2] == {**done[2], "input": ""}
     assert added[3] == {**done[3], "status": "in_progress"}
+    assert added[4] == {"id": "rs_2", "type": "reasoning", "summary": []}
 
 
 async def test_a_part_that_nobody_knows_is_streamed_whole() -> None:
@@ -528,14 +529,22 @@ async def test_a_conversation_takes_items_and_lists_them_page_by_page() -> None:
 
 
 async def test_a_conversation_holds_text_in_parts_by_who_said_it() -> None:
+    said = {"type": "message", "status": "completed"}
+    searched: JSON = {"type": "tool_search_call", "arguments": {}}
     async with FakeResponsesServer() as server:
         conversation = await server.client.conversations.create(
-            items=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+            items=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}, searched]
         )
         page = await server.client.conversations.items.list(conversation.id, order="asc")
-    assert [item.to_dict()["content"] for item in page.data] == [
-        [{"type": "input_text", "text": "hi"}],
-        [{"type": "output_text", "text": "yes", "annotations": []}],
+    assert [item.to_dict() for item in page.data] == [
+        {**said, "id": "msg_1", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+        {
+            **said,
+            "id": "msg_2",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "yes", "annotations": []}],
+        },
+        {**searched, "id": "tsc_1"},
     ]
 
 
@@ -569,7 +578,7 @@ async def test_a_whole_history_may_be_sent_back_with_ids_or_without() -> None:
 async def test_reasoning_that_was_not_stored_comes_back_sealed() -> None:
     async with FakeResponsesServer([reasoning(), call()], "done", "again") as server:
         made = (await create(server, store=False, include=SEALED))["output"]
-        assert made[0]["encrypted_content"]
+        assert ["encrypted_content" in item for item in made] == [True, False]
         await create(server, USER, *made, output(), store=False)
         nameless = {key: value for key, value in made[0].items() if key != "id"}
         await create(server, USER, nameless, made[1], output(), store=False)
@@ -836,6 +845,10 @@ REFUSED: dict[str, tuple[dict[str, JSON], str]] = {
     "an unknown effort": ({"reasoning": {"effort": "some"}}, "Invalid value: 'some'."),
     "a flat reasoning effort": ({"reasoning_effort": "low"}, "Unknown parameter: 'reasoning_effort'."),
     "metadata that is no text": ({"metadata": {"a": 1}}, "Invalid type for 'metadata.a'"),
+    "a metadata key of 65 characters": ({"metadata": {"k" * 65: ""}}, "Invalid 'metadata': string too long."),
+    "input longer than 10 MiB": ({"input": "x" * 10_485_761}, "Invalid 'input': string too long."),
+    "a role that is no text": ({"input": [message_of("x", role=5)]}, "Invalid type for 'input[0].role'"),
+    "reasoning that is text": ({"reasoning": "low"}, "Invalid type for 'reasoning': expected an object"),
     "too much metadata": ({"metadata": {str(n): "" for n in range(17)}}, "Invalid 'metadata'"),
     "metadata that is a list": ({"metadata": []}, "Invalid type for 'metadata'"),
     "a conversation that is a number": ({"conversation": 1}, "Invalid type for 'conversation'"),
@@ -879,6 +892,10 @@ REFUSED: dict[str, tuple[dict[str, JSON], str]] = {
     "a hosted choice that is not among the tools": (
         {"tools": [function()], "tool_choice": {"type": "web_search"}},
         "Tool choice 'web_search' not found in 'tools' parameter.",
+    ),
+    "allowed tools without mode": (
+        {"tools": [function()], "tool_choice": {"type": "allowed_tools", "tools": []}},
+        "Missing required parameter: 'tool_choice.mode'.",
     ),
     "a choice without name": (
         {"tool_choice": {"type": "function"}},
@@ -1077,6 +1094,10 @@ NOT_STRICT: dict[str, tuple[JSON, str]] = {
         strict(a={"$ref": "#/$defs/A"}),
         "In context=('properties', 'a'), reference to component '#/$defs/A' which was not found",
     ),
+    "a reference that is no text": (
+        strict(a={"$ref": 5}),
+        "In context=('properties', 'a'), reference to component '5'",
+    ),
     "a foreign reference": (
         strict(a={"$ref": "http://x"}),
         "In context=('properties', 'a'), reference to component",
@@ -1123,7 +1144,7 @@ async def test_a_strict_schema_may_have_all_that_is_documented() -> None:
 
 
 async def test_a_schema_that_is_not_strict_needs_little_but_that() -> None:
-    loose = {"type": "object", "properties": {"a": {"default": 1, "oneOf": [TEXT]}, "b": {"x": 1}}}
+    loose = {"type": "object", "properties": {"a": {"default": 1, "oneOf": [TEXT]}, "b": {"x": 1}, "c": True}}
     form = {"type": "json_schema", "name": "answer", "schema": {"type": "array"}}
     async with FakeResponsesServer("ok") as server:
         await create(server, tools=[function(loose), function(None, name="g")], text={"format": form})
@@ -1140,6 +1161,27 @@ async def test_a_schema_that_is_not_strict_needs_little_but_that() -> None:
         ):
             error = await refusal(server, tools=[function(schema)])
             assert error["message"].startswith(f"Invalid schema for function 'look': {fault}")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "none",
+        "auto",
+        "required",
+        {"type": "function", "name": "look"},
+        {"type": "custom", "name": "shell"},
+        {"type": "mcp", "server_label": "docs"},
+        {"type": "web_search"},
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]},
+    ],
+)
+async def test_a_choice_among_the_tools_is_taken(choice: JSON) -> None:
+    hosted = [{"type": "web_search_2025_08_26"}, {"type": "image_generation"}, {"type": "image_generation"}]
+    named = [function(), {"type": "custom", "name": "shell"}, {"type": "mcp", "server_label": "docs"}]
+    async with FakeResponsesServer("ok") as server:
+        response = await create(server, tools=[*hosted, *named], tool_choice=choice)
+    assert response["tool_choice"] == choice
 
 
 @pytest.mark.parametrize(

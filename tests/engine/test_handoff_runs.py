@@ -254,7 +254,9 @@ async def test_a_handoff_to_oneself_is_refused() -> None:
     ],
 )
 async def test_bad_arguments_of_a_handoff_are_refused_and_the_run_goes_on(arguments: str, says: str) -> None:
-    played = await play(handoff("b", input_type=Why), script=[to("b", arguments), to("b", {"why": "x"}), "hi"])
+    played = await play(
+        handoff("b", input_type=Why), script=[to("b", arguments), to("b", {"why": "x"}), "hi"]
+    )
     (refused,) = played.of(CallRefused)
     assert refused.reason == "invalid_arguments"
     assert says in refused.answer
@@ -474,7 +476,9 @@ def identity(data: History) -> FilterOutput:
     return list(data)
 
 
-@pytest.mark.parametrize("one", [identity, lambda data: data, lambda data: (item for item in data), keep_last(9)])
+@pytest.mark.parametrize(
+    "one", [identity, lambda data: data, lambda data: (item for item in data), keep_last(9)]
+)
 async def test_an_identity_filter_makes_no_event(one: Any) -> None:
     played = await play(handoff("b", input_filter=one), script=[to("b"), "hi"])
     assert not played.of(HandoffFiltered)
@@ -555,7 +559,10 @@ async def test_a_filter_may_give_back_the_targets_own_view() -> None:
     def own(data: FilterInput[object]) -> FilterOutput:
         return [*(data.own or ()), *data.latest] if data.own else data
 
-    agents = [Agent("a", handoffs=[handoff("b", input_filter=messages_only)], tools=[look]), Agent("b", handoffs=[handoff("a", input_filter=own)])]
+    agents = [
+        Agent("a", handoffs=[handoff("b", input_filter=messages_only)], tools=[look]),
+        Agent("b", handoffs=[handoff("a", input_filter=own)]),
+    ]
     model = ScriptedModel(function_call(look, {}), to("b"), to("a"), "back")
     async with Engine("memory:", agents=agents, model=model) as engine:
         await engine.run("go", session="s")
@@ -689,7 +696,9 @@ async def test_a_filter_that_fails_fails_the_run_whole_and_resume_tries_it_again
         await engine(broken).resume("s")
 
     model = ScriptedModel("hi")
-    made: Handoff[object] = handoff("b", input_filter=messages_only, on_handoff=callback if called_back else None)
+    made: Handoff[object] = handoff(
+        "b", input_filter=messages_only, on_handoff=callback if called_back else None
+    )
     mended = Engine(log, agents=[Agent("a", handoffs=[made]), Agent("b")], model=model)
     assert (await mended.resume("s")).final_output == "hi"
     assert calls == called_back  # the callback had returned: it is not repeated
@@ -727,7 +736,7 @@ async def test_replay_calls_no_filter() -> None:
 async def test_a_gated_handoff_waits_for_a_persons_word() -> None:
     log = MemoryLog()
     called: list[str] = []
-    one = handoff(
+    one: Handoff[object] = handoff(
         "b", needs_approval=True, on_handoff=lambda ctx: called.append("x"), input_filter=messages_only
     )
     agents = [Agent("a", tools=[look], handoffs=[one]), Agent("b")]

@@ -165,14 +165,16 @@ async def test_closing_twice_does_nothing() -> None:
 
 
 async def test_many_sessions_run_in_one_engine_at_once() -> None:
-    gate = Gate()
-    script: list[Step] = [function_call("wait", {})] * 20 + ["done"] * 20
-    one = engine(*script, tools=[gate.tool])
-    running = [asyncio.ensure_future(one.run("go")) for _ in range(20)]
-    while gate.calls < 20:
-        await asyncio.sleep(0)
-    gate.go.set()
-    assert [result.final_output for result in await asyncio.gather(*running)] == ["done"] * 20
+    met = asyncio.Barrier(20)
+
+    @tool
+    async def meet() -> str:
+        await met.wait()  # comes back only if all twenty are under way
+        return "met"
+
+    one = engine(*[function_call(meet, {})] * 20, *["done"] * 20, tools=[meet])
+    results = await asyncio.gather(*(one.run("go") for _ in range(20)))
+    assert [result.final_output for result in results] == ["done"] * 20
 
 
 # -- the caller's context
@@ -306,7 +308,9 @@ async def test_a_second_run_while_one_is_going_is_refused() -> None:
     one = engine(function_call("wait", {}), "done", tools=[gate.tool])
     running = asyncio.ensure_future(one.run("go", session="s"))
     await gate.begun.wait()
-    with pytest.raises(SessionBusyError, match=r"s is busy: it waits for call 4\.0 \(wait\) is running") as caught:
+    with pytest.raises(
+        SessionBusyError, match=r"s is busy: it waits for call 4\.0 \(wait\) is running"
+    ) as caught:
         await one.run("me too", session="s")
     assert [(call.tool, call.why) for call in caught.value.open_calls] == [("wait", "running")]
     gate.go.set()
@@ -462,7 +466,9 @@ async def test_what_is_sent_while_a_run_waits_is_shown_when_it_goes_on() -> None
 
 async def test_cancelling_while_a_tool_runs_answers_its_call_and_ends_the_run() -> None:
     gate = Gate()
-    one = engine([function_call("wait", {}), function_call("pick", {})], "again", tools=[gate.tool, Tool("pick", None)])
+    one = engine(
+        [function_call("wait", {}), function_call("pick", {})], "again", tools=[gate.tool, Tool("pick", None)]
+    )
     running = asyncio.ensure_future(one.run("go", session="s"))
     await gate.begun.wait()
     await one.cancel("s", by="li", reason="changed my mind")
@@ -470,7 +476,9 @@ async def test_cancelling_while_a_tool_runs_answers_its_call_and_ends_the_run() 
     assert (result.status, result.reason, result.open_calls) == ("cancelled", "changed my mind", ())
     records = await one.log.records("s")
     assert not check_legal(session_history(records))
-    assert [record.event.reason for record in records if isinstance(record.event, ToolAbandoned)] == ["cancelled"]
+    assert [record.event.reason for record in records if isinstance(record.event, ToolAbandoned)] == [
+        "cancelled"
+    ]
     assert (await one.run("go on", session="s")).final_output == "again"
 
 
@@ -754,7 +762,14 @@ async def test_ids_that_are_used_again_are_told_apart() -> None:
     import json
 
     sent = [json.loads(data) for data in model.requests[-1].raw_input]
-    assert [data["call_id"] for data in sent[1:]] == ["same", "same~4", "same", "same~4", "same~10", "same~10"]
+    assert [data["call_id"] for data in sent[1:]] == [
+        "same",
+        "same~4",
+        "same",
+        "same~4",
+        "same~10",
+        "same~10",
+    ]
 
 
 async def test_the_last_message_is_the_answer() -> None:

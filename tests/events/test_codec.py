@@ -75,7 +75,7 @@ unknown = st.builds(
     data=st.dictionaries(texts.filter(lambda key: key != "type"), values, max_size=3),
 )
 modest = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

@@ -464,17 +464,45 @@ filters = st.one_of(
     filterings(odd=False), filterings(odd=False), filterings(odd=False), filterings(), st.just("default"), st.none()
 )
 
-scripts = st.builds(
-    Script,
-    steps=steps(outputs_of(hosted, unheard)),
-    turns=turns(),
-    passings=passings(filters),
-    default=st.one_of(st.none(), filterings()),
-    chain=st.booleans(),
-    second_model=st.sampled_from([(), (), (1,), (1, 2), (2,)]),
-    people=st.lists(st.sampled_from(["run", "run", "refuse", "answer"]), min_size=1, max_size=4),
-    outputs=st.lists(values, min_size=1, max_size=4),
-    delays=st.lists(st.integers(0, 4), min_size=1, max_size=4),
-    tools=st.sampled_from([{}, {}, {1: ("look",)}, {2: ()}, {0: ("look", "pay"), 1: ("steer", "ask", "lost")}]),
-)
+
+def conversations(steps: st.SearchStrategy[list[Step]], **others: st.SearchStrategy[Any]) -> st.SearchStrategy[Script]:
+    """Whole conversations with these steps."""
+    tools = [{}, {}, {1: ("look",)}, {2: ()}, {0: ("look", "pay"), 1: ("steer", "ask", "lost")}]
+    parts: dict[str, st.SearchStrategy[Any]] = {
+        "turns": turns(),
+        "passings": passings(filters),
+        "default": st.one_of(st.none(), st.none(), filterings(odd=False), filterings()),
+        "chain": st.booleans(),
+        "second_model": st.sampled_from([(), (), (1,), (1, 2), (2,)]),
+        "people": st.lists(st.sampled_from(["run", "run", "refuse", "answer"]), min_size=1, max_size=4),
+        "outputs": st.lists(values, min_size=1, max_size=4),
+        "delays": st.lists(st.integers(0, 4), min_size=1, max_size=4),
+        "tools": st.sampled_from(tools),
+    }
+    return st.builds(Script, steps=steps, **{**parts, **others})
+
+
+scripts = conversations(steps(outputs_of(hosted, unheard)))
 """Any conversation at all."""
+
+
+def sayable(value: JSON) -> JSON:
+    """Return what a provider could have said: in UTF-8, with ids and seals of its own, and types that it has."""
+    match value:
+        case str():
+            return value.encode(errors="replace").decode()
+        case dict():
+            made = {k: sayable(v) for k, v in value.items() if k not in ("id", "encrypted_content")}
+            if "call_id" in made and not 1 <= len(made["call_id"]) <= 64:
+                made["call_id"] = "c5"
+            return {**made, "id": value["id"]} if value.get("type") == "mcp_approval_request" else made
+        case list() | tuple():
+            return [sayable(inner) for inner in value]
+        case Step():
+            return Step(sayable(value.output), value.incomplete, value.fails)
+        case _:
+            return value
+
+
+http_scripts = conversations(steps(outputs_of(hosted)).map(sayable))
+"""Conversations that a provider may have its part in."""

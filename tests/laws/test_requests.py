@@ -107,7 +107,7 @@ def test_a_call_id_goes_out_once_in_a_request(script: Script) -> None:
     kept, _ = played(script)
     for request, raw in zip(kept.requests, kept.raw, strict=True):
         if request.previous_response_id is None:
-            calls = [item for item in map(msgspec.json.decode, raw) if item["type" ] == "function_call"]
+            calls = [item for item in map(msgspec.json.decode, raw) if item.get("type") == "function_call"]
             ids = [call["call_id"] for call in calls]
             assert len(ids) == len(set(ids))
             assert all(1 <= len(found) <= 64 for found in ids)

@@ -1,0 +1,57 @@
+"""Two workers, a person, crashes, takeovers and a live zombie on one session, in any order."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+import batonlog.engine.driver as driver
+import batonlog.engine.flights as flights
+from tests.laws.depth import examples
+from tests.laws.world import Plan, World
+
+plans = st.builds(
+    Plan,
+    chain=st.booleans(),
+    slow=st.sampled_from(
+        [frozenset({"append"}), frozenset({"append", "acquire"}), frozenset({"append", "acquire", "records"})]
+    ),
+    deaf=st.sampled_from([frozenset(), frozenset("B"), frozenset("AB")]),
+    pensive=st.booleans(),
+)
+schedules = st.lists(st.integers(0, 999_999), min_size=40, max_size=140)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for a clock."""
+    monkeypatch.setattr(driver, "_FIRST_PAUSE", 0)
+    monkeypatch.setattr(flights, "LOOKOUT", 0)
+
+
+async def live(plan: Plan, schedule: Sequence[int]) -> World:
+    world = World(plan)
+    try:
+        world.ask("A", "run")
+        await world.rest()
+        for n in schedule:
+            await world.step(n)
+        await world.end()
+    except BaseException:
+        note("\n".join([*world.log, "", *told(world)]))
+        raise
+    finally:
+        await world.stop()
+    return world
+
+
+def told(world: World) -> list[str]:
+    return [f"{r.version} {a} {r.event}"[:200] for r, a in zip(world.store.trace, world.store.authors, strict=True)]
+
+
+@examples(150, many=6000)
+@given(plans, schedules)
+def test_two_workers_and_whoever_else_speaks_never_break_a_law(plan: Plan, schedule: list[int]) -> None:
+    asyncio.run(live(plan, schedule))

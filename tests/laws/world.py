@@ -1,0 +1,796 @@
+"""A world in which everything happens when it is told to: stores that answer late, workers that die.
+
+Two workers and whoever else speaks share one log. Every append and every effect waits until the
+world lets it go on, so a list of numbers decides what happens in which order. Whatever the store
+takes is checked at once against the laws.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from batonlog.engine import Agent, Engine, RunFailedError, SessionBusyError, ToolContext, handoff, tool
+from batonlog.engine.models import ChainLostError, Delta, ModelResponse
+from batonlog.events import (
+    ApprovalDecided,
+    CallRefused,
+    ConflictError,
+    Event,
+    EventLog,
+    FencedError,
+    HandoffMade,
+    Head,
+    IllegalTransitionError,
+    Lease,
+    Limits,
+    LogError,
+    ModelFailed,
+    ModelRequested,
+    ModelResponded,
+    Record,
+    Ref,
+    RunCancelled,
+    RunCompleted,
+    RunResumed,
+    ToolAbandoned,
+    ToolCalled,
+    ToolReturned,
+    UnknownSessionError,
+    Usage,
+    UsageError,
+)
+from batonlog.events.lifecycle import ANYONE, GATED, IDLE, RUNNING, STOPPED, objection
+from batonlog.events.log import Alarm, Appended
+from batonlog.events.news import News
+from batonlog.events.record import GENESIS, link
+from batonlog.projections import FilterInput, Item, ModelRequest, RunResult, messages_only, model_request
+from batonlog.projections.legality import violations
+from batonlog.projections.placement import Placement, place
+from batonlog.projections.state import State, advance, run_state
+from tests.laws.checks import Provider, bare, shown
+from tests.laws.play import Store
+from tests.laws.scripts import JSON, called
+
+SESSION = "talk"
+
+
+# -- the store, and the laws of what it takes
+
+
+class Watched(Store):
+    """The log that all share. Each record is held against the laws as it is stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trace: list[Record] = []
+        self.authors: list[str] = []
+        """Who appended each record."""
+        self.state = State()
+        self.shown: dict[int, list[Item]] = {}
+        """What each request sends."""
+        self._session = Placement(rewrites=False)
+        self._provider = Provider()
+        self._hash = GENESIS
+
+    async def take(self, author: str, session: str, events: Sequence[Event], **options: Any) -> Appended:
+        """Append for somebody."""
+        done = await self.append(session, events, **options)
+        for record in await self.records(session, after=len(self.trace)):
+            self.judge(record)
+            self.trace.append(record)
+            self.authors.append(author)
+        return done  # type: ignore[no-any-return]
+
+    def judge(self, record: Record) -> None:
+        old, event = self.state, record.event
+        assert record.version == len(self.trace) + 1, "versions have a gap"
+        self._hash = link(self._hash, SESSION, record.version, record.id, record.digest)
+        assert record.hash == self._hash, "the hash chain is broken"
+        request = old.request.version if old.request is not None else None
+        why = objection(event, run=old.phase, calls=old.calls, request=request)
+        assert why is None, f"{record.version}: {why}"
+        new = self.state = advance(old, record.version, event)
+        if record.type in ANYONE:
+            assert new.phase == old.phase, f"{record.type} moved the run"
+        self._check_growth(record, old.place, new.place)
+        self._check_order(new)
+        self._provider.hear(record, list(new.place.settled))
+        match event:
+            case ModelRequested():
+                bad = list(violations(list(new.place.settled), event.issuer))
+                assert not bad, f"request {record.version} is illegal: {bad}"
+                asked = model_request([*self.trace, record], at=record.version)  # proves its digest
+                self.shown[record.version] = list(new.place.settled[event.first :])
+                assert shown(asked.input) == shown(self.shown[record.version])
+            case RunCompleted():
+                unseen = [item for item, later in old.place.queue if not later]
+                assert not unseen, f"the run ends at {record.version} and has not shown {unseen}"
+            case _:
+                pass
+
+    def _check_growth(self, record: Record, old: Placement, new: Placement) -> None:
+        before = list(self._session.settled)
+        self._session = place(self._session, record.version, record.event)
+        assert list(self._session.settled)[: len(before)] == before, "the session shrank"
+        if record.type not in ("handoff.made", "history.rewritten", "guardrail.tripped"):
+            assert list(new.settled)[: len(old.settled)] == list(old.settled), "the view shrank"
+
+    def _check_order(self, new: State) -> None:
+        """Outputs stand in call order, right behind what made the calls."""
+        items = list(self._session.items())
+        calls = [ref for ref in new.calls if any(item.answers == ref for item in items)]
+        if calls:
+            begin = next(n for n, item in enumerate(items) if item.answers in calls)
+            assert [item.answers for item in items[begin : begin + len(calls)]] == calls, "outputs out of order"
+            before = items[begin - 1].ref
+            assert before is not None
+            assert before.version == new.response, "something came between calls and outputs"
+
+
+@dataclass(eq=False)
+class Pending:
+    """An operation of the store that has been asked for and not yet been done."""
+
+    port: "Port"
+    what: str
+    work: Callable[[], Coroutine[Any, Any, Any]]
+    done: asyncio.Future[Any]
+
+
+class Port(EventLog):
+    """One process's way to the store. When the process dies, nothing goes through any more."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.name = name
+        self.dead = False
+        self.news = News()
+        """For a process that is not told at once."""
+        self._world = world
+        self._store = world.store
+
+    async def _ask(self, what: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        if self.dead:
+            raise FencedError(f"{self.name} is dead")
+        if what not in self._world.slow:
+            return await work()
+        pending = Pending(self, what, work, asyncio.get_running_loop().create_future())
+        self._world.operations.append(pending)
+        try:
+            return await pending.done
+        finally:
+            if pending in self._world.operations:
+                self._world.operations.remove(pending)
+
+    async def append(self, session: str, events: Sequence[Event], **options: Any) -> Appended:
+        taken: Appended = await self._ask(
+            "append", lambda: self._store.take(self.name, session, events, **options)
+        )
+        return taken
+
+    async def records(self, session: str, *, after: int = 0, until: int | None = None) -> tuple[Record, ...]:
+        found: tuple[Record, ...] = await self._ask(
+            "records", lambda: self._store.records(session, after=after, until=until)
+        )
+        return found
+
+    async def acquire(self, session: str, *, owner: str, seconds: float) -> Lease | None:
+        lease: Lease | None = await self._ask(
+            "acquire", lambda: self._store.acquire(session, owner=owner, seconds=seconds)
+        )
+        return lease
+
+    async def release(self, lease: Lease) -> None:
+        if not self.dead:
+            await self._store.release(lease)
+
+    async def read(self, session: str, *, after: int = 0, until: int | None = None) -> AsyncIterator[Record]:
+        async for record in self._store.read(session, after=after, until=until):
+            yield record
+
+    async def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[Record]:
+        async for record in self._store.read_all(after=after, limit=limit):
+            yield record
+
+    async def heads(self) -> AsyncIterator[Head]:
+        async for head in self._store.heads():
+            yield head
+
+    async def fork(self, session: str, *, at: int, into: str) -> Head:
+        return await self._store.fork(session, at=at, into=into)
+
+    async def expired(self) -> AsyncIterator[str]:
+        async for session in self._store.expired():
+            yield session
+
+    def watch(self, session: str | None) -> AbstractContextManager[Alarm]:
+        if self.name[0] in self._world.deaf:
+            return self.news.watch(session)
+        return self._store.watch(session)
+
+    async def close(self) -> None:
+        """Leave the store to the others."""
+
+
+# -- effects
+
+
+@dataclass(eq=False)
+class Doing:
+    """An effect, or a piece of the user's code, that has begun and has no result yet."""
+
+    worker: str
+    kind: str
+    key: Ref | int
+    intent: int
+    """Version of the event that announced it; 0 for code, which nothing announces."""
+    done: asyncio.Future[int]
+    token: str
+    ended: int = 0
+    """When it came to something."""
+    cancelled: bool = False
+
+
+def answers(token: str) -> list[Any]:
+    """What a model may answer."""
+    say = {"type": "message", "role": "assistant", "content": f"say {token}"}
+    think = {"type": "reasoning", "id": f"rs_{token}", "summary": []}
+
+    def call(name: str, n: int = 1) -> JSON:
+        return called(f"c{n}", name, "{}")
+
+    return [
+        [say],
+        [call("look")],
+        [call("send")],
+        [say, call("look"), call("send", 1)],
+        [call("pay")],
+        [call("look"), call("look", 2), call("look", 3)],
+        [think, call("pay"), call("look", 2), call("transfer_to_back")],
+        [call("transfer_to_back"), call("transfer_to_front", 2)],
+        [call("transfer_to_front")],
+        [think, call("transfer_to_back")],
+        [call("told"), call("transfer_to_front")],
+        [think, say],
+        [say, think],
+        [call("send"), call("transfer_to_back"), call("transfer_to_front"), call("nosuch")],
+        RuntimeError("provider"),
+        ChainLostError("forgotten"),
+        [call("elsewhere"), call("look")],
+        [],
+    ]
+
+
+class Voice:
+    """A model that answers when the world says so."""
+
+    name = "voice"
+    endpoint = "loopback"
+
+    def __init__(self, world: "World", worker: str) -> None:
+        self._world = world
+        self._worker = worker
+        self.chain = "previous_response_id" if world.plan.chain else None
+
+    async def respond(self, request: ModelRequest, /) -> AsyncIterator[Delta | ModelResponse]:
+        version = self._world.request_of(request)
+        given = shown(request.input)
+        assert given == shown(self._world.store.shown[version]), f"request {version} is not what is asked"
+        choice, token = await self._world.do(self._worker, "model", version, version)
+        found = answers(token)
+        answer = found[choice % len(found)]
+        yield Delta(kind="text", text="…", agent=request.agent, turn=request.turn)
+        if isinstance(answer, Exception):
+            raise answer
+        cut = choice // len(found) % 12 == 11
+        status: Any = "incomplete" if cut else "completed"
+        yield ModelResponse(answer, id=f"resp_{token}", usage=Usage(requests=1), status=status)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What kind of world it is."""
+
+    chain: bool = True
+    slow: frozenset[str] = frozenset({"append"})
+    """Operations of the store that wait until they are let through."""
+    deaf: frozenset[str] = frozenset()
+    """Workers that are not told at once of what others append."""
+    pensive: bool = False
+    """Filters and instructions take their time."""
+
+
+@dataclass
+class Worker:
+    """One process: an engine, and what it was asked to do."""
+
+    name: str
+    port: Port
+    engine: Engine[Any]
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    beating: list[asyncio.Task[Any]] = field(default_factory=list)
+
+
+class PatientEngine(Engine[Any]):
+    """An engine whose leases run out when the world says so."""
+
+    lease_seconds: ClassVar[float] = 10_000.0
+
+
+class World:
+    """Two workers, somebody who speaks, and one who decides what happens next."""
+
+    def __init__(self, plan: Plan | None = None) -> None:
+        self.plan = plan if plan is not None else Plan()
+        self.slow = self.plan.slow
+        self.deaf = self.plan.deaf
+        self.store = Watched()
+        self.operations: list[Pending] = []
+        self.doing: list[Doing] = []
+        self.done: list[Doing] = []
+        """Effects that came to something."""
+        self.begun: dict[tuple[Ref | int, int], str] = {}
+        """The ledger: who performed which intent."""
+        self.crashed: set[str] = set()
+        self.gave_up: list[tuple[str, int]] = []
+        """Workers whose store failed them, or who lost their lease, and when."""
+        self.now = 0
+        self.unexpected: list[BaseException] = []
+        self.log: list[str] = []
+        """What happened, for people."""
+        self._made = 0
+        self._said = 0
+        self.workers: dict[str, Worker] = {}
+        self.api = PatientEngine(Port(self, "person"))
+        self.speaking: list[asyncio.Task[Any]] = []
+
+    # -- workers
+
+    def worker(self, letter: str) -> Worker:
+        """The process of this letter, started if there is none."""
+        if letter not in self.workers:
+            self._made += 1
+            name = f"{letter}{self._made}"
+            port = Port(self, name)
+            self.workers[letter] = Worker(name, port, self._engine(name, port))
+        return self.workers[letter]
+
+    def _engine(self, name: str, port: Port) -> Engine[Any]:
+        return PatientEngine(
+            port,
+            agents=agents_of(self, name),
+            model=Voice(self, name),
+            limits=Limits(turns=8),
+            context_for=lambda session: (self, name),
+        )
+
+    async def crash(self, letter: str) -> None:
+        """Kill a process: nothing of it goes on, nothing is cleaned up."""
+        worker = self.workers.pop(letter, None)
+        if worker is None:
+            return
+        worker.port.dead = True
+        self.crashed.add(worker.name)
+        self.operations = [one for one in self.operations if one.port is not worker.port]
+        self.doing = [one for one in self.doing if one.worker != worker.name]
+        await self._end(worker)
+
+    async def _end(self, worker: Worker) -> None:
+        engine = worker.engine
+        tasks = [*worker.tasks, *worker.beating, *engine._tasks]
+        if engine._sessions._heart is not None:
+            tasks.append(engine._sessions._heart)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in worker.tasks:
+            self._look_at(worker.name, task)
+
+    # -- effects
+
+    async def do(self, worker: str, kind: str, key: Ref | int, intent: int) -> tuple[int, str]:
+        """Begin an effect, and wait for the world to say what it comes to."""
+        self._made += 1
+        one = Doing(
+            worker, kind, key, intent, asyncio.get_running_loop().create_future(), f"{kind}{self._made}"
+        )
+        if intent:
+            self._enter(one)
+        self.doing.append(one)
+        try:
+            return await one.done, one.token
+        except asyncio.CancelledError:
+            one.cancelled = True
+            raise
+        finally:
+            if one in self.doing:
+                self.doing.remove(one)
+
+    def _enter(self, one: Doing) -> None:
+        assert one.worker not in self.crashed, "the dead work"
+        author = self.store.authors[one.intent - 1]
+        assert author == one.worker, f"{one.worker} performs what {author} announced: {one.key}"
+        assert (one.key, one.intent) not in self.begun, f"intent {one.intent} is performed twice"
+        self.begun[one.key, one.intent] = one.worker
+
+    def request_of(self, request: ModelRequest) -> int:
+        """Version of the event that announced a request."""
+        for record in reversed(self.store.trace):
+            if isinstance(record.event, ModelRequested) and record.event.digest == request.digest:
+                return record.version
+        raise AssertionError("a model is asked what nobody has announced")
+
+    def call_of(self, context: ToolContext[Any]) -> int:
+        """Version of the event that announced a call."""
+        for record in reversed(self.store.trace):
+            match record.event:
+                case ToolCalled(call=call, attempt=attempt) if call == context.call:
+                    assert attempt == context.attempt
+                    return record.version
+        raise AssertionError("a tool is run that nobody has announced")
+
+    # -- what can happen
+
+    async def rest(self) -> None:
+        """Let all go on until nothing can, unless the world lets it."""
+        loop: Any = asyncio.get_running_loop()
+        quiet = 0
+        for _ in range(20_000):
+            await asyncio.sleep(0)
+            due = [t for t in loop._scheduled if not t._cancelled and t._when <= loop.time() + 1]
+            quiet = 0 if loop._ready or due else quiet + 1
+            if quiet == 3:
+                break
+        else:
+            raise AssertionError("it never comes to rest")
+        for worker in self.workers.values():
+            ended = [task for task in worker.tasks if task.done()]
+            for task in sorted(ended, key=_failed, reverse=True):
+                worker.tasks.remove(task)
+                self._look_at(worker.name, task)
+        for task in [task for task in self.speaking if task.done()]:
+            self.speaking.remove(task)
+            self._look_at("person", task)
+        assert not self.unexpected, self.unexpected
+
+    def _look_at(self, name: str, task: asyncio.Task[Any]) -> None:
+        if task.cancelled() or not task.done():
+            return
+        match task.exception():
+            case None:
+                self._check_rest(name, task.result())
+            case SessionBusyError() | RunFailedError() | UnknownSessionError():
+                pass
+            case FencedError():
+                self.gave_up.append((name, self.now))
+            case IllegalTransitionError() | ConflictError() as error:
+                self.unexpected.append(error)
+            case LogError():
+                self.gave_up.append((name, self.now))
+            case UsageError() if name == "person":
+                pass
+            case error:
+                self.unexpected.append(error)
+
+    def _check_rest(self, name: str, result: object) -> None:
+        """A worker leaves a run that is going on only to another one."""
+        failed_now = (name, self.now) in self.gave_up  # whoever has joined it is told where it stands
+        if isinstance(result, RunResult) and result.status == "running" and not failed_now:
+            after = self.store.trace[result.after :]
+            resumed = [self.store.authors[r.version - 1] for r in after if isinstance(r.event, RunResumed)]
+            assert any(author != name for author in resumed), f"{name} leaves a run that nobody drives"
+
+    def tell(self, what: str) -> None:
+        self.log.append(f"{len(self.store.trace)}: {what}")
+
+    def ask(self, letter: str, what: str) -> None:
+        """Have a worker start, resume or recover."""
+        worker = self.worker(letter)
+        engine = worker.engine
+        if len(worker.tasks) > 3:
+            return
+        self.tell(f"{worker.name} {what}")
+        match what:
+            case "run":
+                self._said += 1
+                work: Coroutine[Any, Any, Any] = engine.run(f"question {self._said}", session=SESSION)
+            case "resume":
+                work = engine.resume(SESSION, limits=Limits(turns=self.turns() + 4, handoffs=99))
+            case "plainly":
+                work = engine.resume(SESSION)
+            case "recover":
+                work = engine.recover()
+            case _:
+                return
+        worker.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    def turns(self) -> int:
+        return self.store.state.run.turns if self.store.state.run is not None else 0
+
+    def speak(self, what: str, n: int = 0) -> None:
+        """Have somebody say something, from a process without agents."""
+        gated = [call.ref for call in self.store.state.open_calls() if call.state == GATED]
+        match what:
+            case "send":
+                self._said += 1
+                work: Coroutine[Any, Any, Any] = self.api.send(f"more {self._said}", session=SESSION)
+            case "note":
+                work = self.api.note(SESSION, "n", n)
+            case "cancel":
+                work = self.api.cancel(SESSION, after_turn=n % 2 == 1)
+            case "approve" if gated:
+                work = self.api.approve(SESSION, gated[n % len(gated)], by="p", always=n % 5 == 4)
+            case "reject" if gated:
+                work = self.api.reject(SESSION, gated[n % len(gated)], by="p")
+            case "settle" if gated:
+                work = self.api.settle(SESSION, gated[n % len(gated)], {"by": "p"}, by="p")
+            case _:
+                return
+        self.tell(f"person: {what}")
+        self.speaking.append(asyncio.get_running_loop().create_task(work))
+
+    async def let(self, n: int, how: str = "through") -> None:
+        """Let an operation of the store through, or fail before or after it is done."""
+        if not self.operations:
+            return
+        one = self.operations.pop(n % len(self.operations))
+        if one.done.done():
+            return
+        self.tell(f"{one.port.name} {one.what} {how}")
+        if how == "fail":
+            one.done.set_exception(LogError("the store is not there"))
+            return
+        try:
+            result = await one.work()
+        except (ConflictError, FencedError, UsageError) as error:
+            one.done.set_exception(LogError("no answer") if how == "fail after" else error)
+        else:
+            if how == "fail after":
+                one.done.set_exception(LogError("no answer"))
+            else:
+                one.done.set_result(result)
+
+    def finish(self, n: int, choice: int) -> None:
+        """Let an effect come to something."""
+        if not self.doing:
+            return
+        one = self.doing.pop(n % len(self.doing))
+        if one.done.done():
+            return
+        self.tell(f"{one.worker} {one.token} of {one.key} ends with {choice}")
+        one.ended = self.now
+        one.done.set_result(choice)
+        if one.intent:
+            self.done.append(one)
+
+    def beat(self, letter: str) -> None:
+        """Let a worker's heart beat."""
+        worker = self.workers.get(letter)
+        if worker is None:
+            return
+        for claim in worker.engine._sessions._claims.values():
+            if claim.driver is not None:
+                work = claim.driver.renew(worker.engine._sessions.owner, 10_000.0)
+                worker.beating.append(asyncio.get_running_loop().create_task(work))
+
+    def hear(self) -> None:
+        """Let the news reach those who are not told at once."""
+        for worker in self.workers.values():
+            worker.port.news.tell_all()
+
+    async def step(self, n: int) -> None:
+        """Let one thing happen; the number says which."""
+        self.now += 1
+        kind, n = n % 100, n // 100
+        letter = "AB"[n % 2]
+        if kind < 40 and self.operations:
+            await self.let(n)
+        elif kind < 68 and self.doing:
+            self.finish(n, n // 7)
+        elif kind < 76:
+            self.ask(letter, ["run", "resume", "plainly", "recover"][n // 2 % 4])
+        elif kind < 80:
+            self.speak("send")
+        elif kind < 88:
+            self.speak(["approve", "approve", "reject", "settle", "note"][n % 5], n // 5)
+        elif kind < 89:
+            self.speak("cancel", n)
+        elif kind < 91:
+            self.tell("the lease runs out")
+            self.store.expire(SESSION)
+        elif kind < 93:
+            self.tell(f"{letter} crashes")
+            await self.crash(letter)
+        elif kind < 94 and self.operations:
+            # It is stored, and whoever asked for it dies before he hears.
+            one = self.operations[n % len(self.operations)]
+            await self.let(n)
+            await self.crash(one.port.name[0])
+        elif kind < 96:
+            await self.let(n, "fail")
+        elif kind < 98:
+            await self.let(n, "fail after")
+        elif kind < 99:
+            self.beat(letter)
+        else:
+            self.hear()
+        await self.rest()
+
+    # -- the end
+
+    async def end(self) -> None:
+        """One worker is left, and a person who answers everything: every run must come to its end."""
+        self.slow = frozenset()
+        self.deaf = frozenset()
+        self.hear()
+        self.tell("one worker is left")
+        await self.crash("B")
+        for _ in range(80):
+            await self._go_on()
+            state = self.store.state
+            if state.phase == IDLE and not state.unanswered and not self._busy():
+                break
+        else:
+            raise AssertionError(f"the run never ends: {self.store.state.phase}")
+        self._check_ledger()
+        self._check_outcomes()
+        records = await self.store.records(SESSION)
+        assert bare(run_state(records)) == bare(self.store.state)
+
+    def _busy(self) -> bool:
+        return bool(self.operations or self.doing or self.speaking or self.worker("A").tasks)
+
+    async def _go_on(self) -> None:
+        while self.operations:
+            await self.let(0)
+            await self.rest()
+        while self.doing:
+            self.finish(0, 0)
+            await self.rest()
+        await self.rest()
+        state = self.store.state
+        worker = self.worker("A")
+        for _ in [call for call in state.open_calls() if call.state == GATED]:
+            self.speak("approve" if self._made % 2 else "settle")
+            await self.rest()
+            self.speak("settle")
+            await self.rest()
+        if not worker.tasks and (state.phase != IDLE or state.unanswered):
+            self.store.expire(SESSION)
+            self.ask("A", "resume")
+            await self.rest()
+
+    def _check_ledger(self) -> None:
+        """Nothing that is not idempotent ran again without a person's word in between."""
+        intents: dict[Ref, list[int]] = {}
+        for key, version in self.begun:
+            if isinstance(key, Ref):
+                intents.setdefault(key, []).append(version)
+        for call, versions in intents.items():
+            event = self.store.trace[versions[0] - 1].event
+            assert isinstance(event, ToolCalled)
+            if event.name == "look":
+                continue
+            for one, two in zip(sorted(versions), sorted(versions)[1:], strict=False):
+                words = [record.event for record in self.store.trace[one : two - 1]]
+                asked = [e for e in words if isinstance(e, ApprovalDecided) and e.call == call]
+                assert any(e.verdict == "run" for e in asked), f"call {call} ran again and nobody was asked"
+
+    def _check_outcomes(self) -> None:
+        """What an effect came to is in the log, unless its call or request was closed by somebody else."""
+        for one in self.done:
+            gave_up = any(name == one.worker and when >= one.ended for name, when in self.gave_up)
+            if one.worker in self.crashed or gave_up or one.cancelled:
+                continue
+            if not any(self._closes(record, one) for record in self.store.trace[one.intent :]):
+                raise AssertionError(f"what {one.token} came to is lost (call or request {one.key})")
+
+    def _closes(self, record: Record, one: Doing) -> bool:
+        if one.token.encode() in record.payload:
+            return True
+        match record.event:
+            case ModelResponded(request=key) | ModelFailed(request=key):
+                return key == one.key
+            case ToolReturned(call=call) | ToolAbandoned(call=call) | CallRefused(call=call):
+                return call == one.key
+            case HandoffMade(call=call):
+                return call == one.key
+            case RunResumed():
+                return self.store.authors[record.version - 1] != one.worker
+            case RunCancelled():
+                return True
+            case _:
+                return False
+
+    async def stop(self) -> None:
+        """Leave no task behind."""
+        for letter in list(self.workers):
+            await self.crash(letter)
+        for task in self.speaking:
+            task.cancel()
+        await asyncio.gather(*self.speaking, return_exceptions=True)
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return not task.cancelled() and task.exception() is not None
+
+
+# -- who works there
+
+
+def agents_of(world: World, name: str) -> list[Agent[Any]]:
+    """Two agents with tools of every kind, and handoffs with and without a callback."""
+
+    async def perform(context: ToolContext[Any]) -> str:
+        choice, token = await world.do(name, "tool", context.call, world.call_of(context))
+        if choice % 5 == 4:
+            raise RuntimeError(token)
+        return token
+
+    @tool(idempotent=True)
+    async def look(context: ToolContext[Any]) -> str:
+        """Look something up."""
+        return await perform(context)
+
+    @tool
+    async def send(context: ToolContext[Any]) -> str:
+        """Send something."""
+        return await perform(context)
+
+    @tool(needs_approval=True)
+    async def pay(context: ToolContext[Any]) -> str:
+        """Pay."""
+        return await perform(context)
+
+    @tool(on_unknown="report")
+    async def told(context: ToolContext[Any]) -> str:
+        """Do what is better not asked about."""
+        return await perform(context)
+
+    elsewhere = tool(lambda: None, name="elsewhere")
+    elsewhere._call = None
+
+    async def ready(context: ToolContext[Any]) -> None:
+        choice, token = await world.do(name, "tool", context.call, world.call_of(context))
+        if choice % 5 == 4:
+            raise RuntimeError(token)
+        context.note("ready", token)
+
+    async def think(why: str) -> None:
+        if world.plan.pensive:
+            choice, _ = await world.do(name, why, 0, 0)
+            if why == "filter" and choice % 6 == 5:
+                raise RuntimeError("filter")
+
+    async def only_messages(given: FilterInput[Any]) -> Any:
+        await think("filter")
+        return messages_only(given)
+
+    async def summary(given: FilterInput[Any]) -> Any:
+        await think("filter")
+        return [{"role": "developer", "content": f"{len(given)} items so far"}, *given[-1:], *given.latest[:1]]
+
+    async def instructions(context: Any) -> str:
+        await think("instructions")
+        return "Be brief."
+
+    tools = [look, send, pay, told, elsewhere]
+    return [
+        Agent(
+            "front",
+            instructions=instructions,
+            tools=tools,
+            handoffs=[handoff("back", on_handoff=ready, input_filter=only_messages)],
+        ),
+        Agent(
+            "back",
+            instructions=instructions,
+            tools=tools,
+            handoffs=[handoff("front", input_filter=summary), handoff("side", input_filter=None)],
+        ),
+        Agent("side", tools=tools, handoffs=[handoff("back", on_handoff=ready, input_filter=None)]),
+    ]
+
+
+__all__ = ["RUNNING", "SESSION", "STOPPED", "Plan", "World"]
