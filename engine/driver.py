@@ -117,11 +117,15 @@ class Driver:
 
     async def renew(self, owner: str, seconds: float) -> None:
         """Keep the lease while an effect takes its time."""
-        if (
-            self._lease is not None
-            and await self._log.acquire(self.session, owner=owner, seconds=seconds) is None
-        ):
+        if self._lease is None:
+            return
+        lease = await self._log.acquire(self.session, owner=owner, seconds=seconds)
+        if lease is None:
             self.stop()
+        elif self._lease is None:  # the run came to its rest meanwhile
+            await self._give_back(lease)
+        else:
+            self._lease = lease  # of a new epoch, if it had run out and nobody took it
 
     async def _advance(self) -> bool:
         """Wait for what is in flight, or do what follows from the state. Whether there is more."""
@@ -279,11 +283,19 @@ class Driver:
         await self._flights.give_up()
         lease, self._lease = self._lease, None
         if lease is not None:
-            await asyncio.shield(self._release(lease))
+            await asyncio.shield(self._give_back(lease))
 
-    async def _release(self, lease: Lease) -> None:
+    async def _give_back(self, lease: Lease) -> None:
         with suppress(LogError):  # it runs out by itself
-            await self._log.release(lease)
+            await give_back(self._log, lease, self.state)
+
+
+async def give_back(log: EventLog, lease: Lease, state: State) -> None:
+    """Give a lease back. That of a run that goes on runs out now, so that whoever recovers finds it."""
+    if state.phase in (RUNNING, ASKING):
+        await log.acquire(lease.session, owner=lease.owner, seconds=0)
+    else:
+        await log.release(lease)
 
 
 def check_known(session: str, state: State) -> None:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from batonlog.engine.decide import NOTHING, decide, superseding
 from batonlog.engine.draft import Draft
-from batonlog.engine.driver import Driver, check_known
+from batonlog.engine.driver import Driver, check_known, give_back
 from batonlog.engine.errors import RunFailedError, SessionBusyError
 from batonlog.engine.intend import Intentions
 from batonlog.engine.models import ModelSettings
@@ -116,7 +116,7 @@ class Sessions:
             async with self._hold(session, keyed) as held:
                 if held.lease is None:  # it was let go meanwhile, or holds a run with this key
                     continue
-                state = await self.read(session)
+                state = held.state = await self.read(session)
                 if keyed and any(run_id == known for known, _, _ in state.runs):
                     continue
                 check_known(session, state)
@@ -160,21 +160,28 @@ class Sessions:
         following = min(at for _, _, at in state.runs if at > version)
         return result_of(run_state(await self.log.records(session), at=following - 1), session)
 
-    async def resume(self, session: str, job: Job) -> RunResult:
-        """Take a session up where the log says, or join whoever drives it here."""
+    async def resume(self, session: str, job: Job, *, found: bool = False) -> RunResult:
+        """Take a session up where the log says, or join whoever drives it here.
+
+        `found` says that its lease had run out: if there is nothing to do, it is given back.
+        """
         while True:
             if (claim := self._claims.get(session)) is not None:
-                return await self._join(session, claim, job.stream)
+                if (joined := await self._join(session, claim, job.stream)) is not None:
+                    return joined
+                continue
             state = await self.state(session)
             if job.stream is not None and state.run is not None:
                 job.stream.run_id = state.run.run_id
             check_known(session, state)
-            if self._resumption(session, state, job.limits) is None:
+            if not found and self._resumption(session, state, job.limits) is None:
                 return self._ended(state, session, None)
+            if session in self._claims:  # somebody here was faster: join him
+                continue
             async with self._hold(session, False) as held:
                 if held.lease is None:
                     continue
-                state = await self.read(session)
+                state = held.state = await self.read(session)
                 first = self._resumption(session, state, job.limits)
                 if first is None:
                     return self._ended(state, session, None)
@@ -184,14 +191,18 @@ class Sessions:
                 except _BegunError:
                     self._recent.pop(session, None)
 
-    async def _join(self, session: str, claim: _Claim, stream: RunStream | None) -> RunResult:
+    async def _join(self, session: str, claim: _Claim, stream: RunStream | None) -> RunResult | None:
+        """Wait for whoever drives it; None if he gave up, and the run goes on without him."""
         await claim.ready.wait()
         driver = claim.driver
         if driver is not None and stream is not None:
             stream.run_id = driver.state.run.run_id if driver.state.run is not None else ""
             stream.follow(driver, after=driver.state.version)
         await asyncio.wait([claim.end])
-        return self._ended(await self.state(session), session, driver.failure if driver else None)
+        state = await self.state(session)
+        if state.phase in (RUNNING, ASKING):
+            return None
+        return self._ended(state, session, driver.failure if driver else None)
 
     def _resumption(self, session: str, state: State, limits: Limits | None) -> list[Event] | None:
         """What taking a session up appends first; None if there is nothing to do."""
@@ -366,6 +377,8 @@ class _Held:
     def __init__(self, sessions: Sessions, session: str, joins: bool) -> None:
         self.session = session
         self.lease: Lease | None = None
+        self.state: State | None = None
+        """Where the session is, once it has been read."""
         self.claim = _Claim()
         self._sessions = sessions
         self._joins = joins
@@ -405,8 +418,9 @@ class _Held:
         if not self._claimed:
             return
         try:
-            if self.lease is not None:
-                await self._sessions.log.release(self.lease)
+            # One whose state nobody knows runs out by itself.
+            if self.lease is not None and self.state is not None:
+                await give_back(self._sessions.log, self.lease, self.state)
         finally:
             self._let_go()
 

@@ -87,8 +87,9 @@ class RunStream:
 
     def follow(self, driver: Driver, *, after: int) -> None:
         """Follow this driver, from that version on."""
-        self._feed = Feed(self._log, self.session, after=after)
-        self._feed.attach(driver)
+        if self._feed is None:
+            self._feed = Feed(self._log, self.session, after=after)
+        self._feed.attach(driver)  # another one, if the first came second or gave up
         self._begun.set()
 
     def __aiter__(self) -> Self:

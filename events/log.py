@@ -170,18 +170,18 @@ class EventLog(Protocol):
         Empty if there is no such session.
         """
         own = [record async for record in self.read(session, after=after, until=until)]
-        first = own[0] if own else await self._first(session)
-        # A fork's own records begin with the one that names its parent.
-        if first is None or first.version <= after + 1:
+        if own and own[0].version == after + 1:
             return tuple(own)
-        if not isinstance(first.event, SessionForked):
+        parent = await self._parent(session)
+        if parent is None or after >= parent.at:
             return tuple(own)
-        inherited = first.event.at if until is None else min(first.event.at, until)
-        return (*await self.records(first.event.parent, after=after, until=inherited), *own)
+        inherited = parent.at if until is None else min(parent.at, until)
+        return (*await self.records(parent.parent, after=after, until=inherited), *own)
 
-    async def _first(self, session: str) -> Record | None:
+    async def _parent(self, session: str) -> SessionForked | None:
+        """What a session continues: a fork's own records begin with it."""
         async for record in self.read(session):
-            return record
+            return record.event if isinstance(record.event, SessionForked) else None
         return None
 
     async def __aenter__(self) -> Self:
@@ -235,6 +235,12 @@ def check_expected(session: str, expected: int) -> None:
         )
 
 
+def check_lease(session: str, lease: Lease | None) -> None:
+    """Refuse the lease of another session."""
+    if lease is not None and lease.session != session:
+        raise UsageError(f"this is the lease of {lease.session}, not of {session}", session=session)
+
+
 def open_log(url: str | Path, *, read_only: bool = False) -> EventLog:
     """Pick a log by URL: `support.db`, `memory:`, `postgresql://…`.
 
@@ -246,7 +252,7 @@ def open_log(url: str | Path, *, read_only: bool = False) -> EventLog:
     if isinstance(url, Path):
         return SQLiteLog(url, read_only=read_only)
     scheme, colon, rest = url.partition(":")
-    if url == "memory:":
+    if url in ("memory:", ":memory:"):
         return MemoryLog()
     if colon and rest.startswith("//") and scheme == "sqlite":
         return SQLiteLog(rest.removeprefix("//"), read_only=read_only)

@@ -8,7 +8,16 @@ from uuid import UUID
 
 from batonlog.events.errors import ConflictError, FencedError, UnknownSessionError, UsageError
 from batonlog.events.facts import Event, SessionForked
-from batonlog.events.log import Alarm, Appended, EventLog, Head, Lease, check_expected, check_name
+from batonlog.events.log import (
+    Alarm,
+    Appended,
+    EventLog,
+    Head,
+    Lease,
+    check_expected,
+    check_lease,
+    check_name,
+)
 from batonlog.events.news import News
 from batonlog.events.record import GENESIS, Record, Sealed, link, now, read_event, seal, tag_of
 
@@ -61,6 +70,7 @@ class MemoryLog(EventLog):
     ) -> Appended:
         check_name(session)
         check_expected(session, expected)
+        check_lease(session, lease)
         batch = seal(events, ids)
         stored = self._sessions.get(session)
         version = stored.version if stored else 0
@@ -127,6 +137,17 @@ class MemoryLog(EventLog):
     async def head(self, session: str) -> Head | None:
         return self._head(session) if session in self._sessions else None
 
+    async def _parent(self, session: str) -> SessionForked | None:
+        return self._forked(session)
+
+    def _forked(self, session: str) -> SessionForked | None:
+        stored = self._sessions.get(session)
+        if stored is None or stored.first == 0:
+            return None
+        forked = read_event(session, stored.first + 1, stored.rows[0][3])
+        assert isinstance(forked, SessionForked)
+        return forked
+
     async def fork(self, session: str, *, at: int, into: str) -> Head:
         check_name(into)
         if session not in self._sessions:
@@ -149,8 +170,8 @@ class MemoryLog(EventLog):
             return stored.hash(session, version - stored.first - 1)
         if version == stored.first:
             return stored.base
-        forked = read_event(session, stored.first + 1, stored.rows[0][3])
-        assert isinstance(forked, SessionForked)
+        forked = self._forked(session)
+        assert forked is not None
         return self._hash_at(forked.parent, version)
 
     # -- leases: owner, epoch, seconds, until (microseconds; 0 when given back)
@@ -166,8 +187,8 @@ class MemoryLog(EventLog):
         return Lease(session, owner, epoch, datetime.fromtimestamp(until / 1e6, tz=UTC))
 
     def _check(self, lease: Lease) -> None:
-        _, epoch, _, _ = self._leases.get(lease.session, ("", 0, 0.0, 0))
-        if epoch != lease.epoch:
+        _, epoch, _, until = self._leases.get(lease.session, ("", 0, 0.0, 0))
+        if epoch != lease.epoch or until == 0:  # lost, or given back
             raise FencedError(
                 f"{lease.owner} lost its lease on {lease.session} (epoch {lease.epoch}, now {epoch}): stop",
                 session=lease.session,

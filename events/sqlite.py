@@ -25,7 +25,16 @@ from batonlog.events.errors import (
     UsageError,
 )
 from batonlog.events.facts import Event, SessionForked
-from batonlog.events.log import Alarm, Appended, EventLog, Head, Lease, check_expected, check_name
+from batonlog.events.log import (
+    Alarm,
+    Appended,
+    EventLog,
+    Head,
+    Lease,
+    check_expected,
+    check_lease,
+    check_name,
+)
 from batonlog.events.news import News
 from batonlog.events.record import GENESIS, Record, Sealed, link, now, read_rows, seal
 from batonlog.events.sqlite_file import connect, failure
@@ -90,6 +99,7 @@ class SQLiteLog(EventLog):
     ) -> Appended:
         check_name(session)
         check_expected(session, expected)
+        check_lease(session, lease)
         batch = seal(events, ids)
         return await self._write(lambda db: _append(db, session, batch, expected, lease, release), session)
 
@@ -143,6 +153,11 @@ class SQLiteLog(EventLog):
                 return
             left -= len(rows)
             after = rows[-1].position
+
+    async def _parent(self, session: str) -> SessionForked | None:
+        query = "SELECT parent, at FROM fork WHERE session = ?"
+        row = await self._read(lambda db: db.execute(query, (session,)).fetchone())
+        return SessionForked(parent=row[0], at=row[1]) if row else None
 
     async def heads(self) -> AsyncIterator[Head]:
         for row in await self._read(lambda db: db.execute(_HEADS).fetchall()):
@@ -282,7 +297,7 @@ _Held = tuple[int, float, int]
 def _check_lease(db: sqlite3.Connection, lease: Lease) -> _Held:
     row = db.execute("SELECT epoch, seconds, until FROM lease WHERE session = ?", (lease.session,)).fetchone()
     epoch, seconds, until = row or (0, 0.0, 0)
-    if epoch != lease.epoch:
+    if epoch != lease.epoch or until == 0:  # lost, or given back
         raise FencedError(
             f"{lease.owner} lost its lease on {lease.session} (epoch {lease.epoch}, now {epoch}): stop",
             session=lease.session,

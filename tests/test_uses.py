@@ -113,9 +113,7 @@ def test_the_refund_runs(serve: Serve, tmp_path: Path) -> None:
     assert first == "退款专家 Refunded."
     assert session.count("function_call'") == 5
     assert model.count("function_call'") == 2
-    assert [item["type"] if "type" in item else "message" for item in server.requests[-1]["input"]][:2] == [
-        "message"
-    ] * 2
+    assert [item.get("type", "message") for item in server.requests[-1]["input"]][:2] == ["message"] * 2
     assert not server.refusals
 
 

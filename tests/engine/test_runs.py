@@ -22,6 +22,7 @@ from batonlog.engine import (
 )
 from batonlog.engine.testing import ScriptedModel, Step, assistant_message, function_call
 from batonlog.events import (
+    EventLog,
     InputAdded,
     Limits,
     MemoryLog,
@@ -663,13 +664,15 @@ async def test_resuming_a_run_that_is_going_here_joins_it() -> None:
     assert not [r for r in await one.log.records("s") if isinstance(r.event, RunResumed)]
 
 
-async def test_resuming_twice_at_once_resumes_once() -> None:
-    one = engine(LookupError("down"), "done")
+@pytest.mark.parametrize("store", ["memory", "file"])
+async def test_resuming_twice_at_once_resumes_once(tmp_path: Path, store: str) -> None:
+    one = engine(LookupError("down"), "done", log="memory:" if store == "memory" else tmp_path / "a.db")
     with pytest.raises(RunFailedError):
         await one.run("go", session="s")
     first, second = await asyncio.gather(one.resume("s"), one.resume("s"))
     assert first.version == second.version
     assert types(await one.log.records("s")).count("run.resumed") == 1
+    await one.close()
 
 
 async def test_a_run_that_fails_again_raises_again() -> None:
@@ -680,11 +683,13 @@ async def test_a_run_that_fails_again_raises_again() -> None:
         await one.resume("s")
 
 
-async def test_recovering_resumes_what_has_no_worker_and_resume_joins_it() -> None:
+@pytest.mark.parametrize("store", ["memory", "file"])
+async def test_recovering_resumes_what_has_no_worker_and_resume_joins_it(tmp_path: Path, store: str) -> None:
     class Hasty(Engine[object]):
         lease_seconds = 0.0
 
-    log, gate = MemoryLog(), Gate(idempotent=True)
+    log: EventLog = MemoryLog() if store == "memory" else SQLiteLog(tmp_path / "a.db")
+    gate = Gate(idempotent=True)
     agents = [Agent("a", tools=[gate.tool])]
     dead = Hasty(log, agents=agents, model=ScriptedModel(function_call("wait", {})))
     # A worker that is gone: its lease has run out, and nobody gave it back.
@@ -697,6 +702,7 @@ async def test_recovering_resumes_what_has_no_worker_and_resume_joins_it() -> No
     assert await one.recover() == ()
     await asyncio.gather(running, return_exceptions=True)
     await one.close()
+    await log.close()
 
 
 # -- closing
