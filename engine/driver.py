@@ -117,12 +117,13 @@ class Driver:
 
     async def renew(self, owner: str, seconds: float) -> None:
         """Keep the lease while an effect takes its time."""
-        if self._lease is None:
+        before = self._lease
+        if before is None:
             return
         lease = await self._log.acquire(self.session, owner=owner, seconds=seconds)
         if lease is None:
             self.stop()
-        elif self._lease is None:  # the run came to its rest meanwhile
+        elif self._lease is not before:  # the run came to its rest meanwhile
             await self._give_back(lease)
         else:
             self._lease = lease  # of a new epoch, if it had run out and nobody took it

@@ -248,7 +248,7 @@ class Engine(Generic[_Ctx]):
         found = [session async for session in self.log.expired() if "/" not in session]
         taken = [session for session in found if not self._sessions.is_driven(session)]
         for session in taken:
-            self._keep(_quietly(self._sessions.resume(session, Job(), found=True)))
+            self._keep(_quietly(self._sessions.resume(session, Job(found=True))))
         await asyncio.sleep(0)  # so that a resume that follows joins them
         return tuple(taken)
 

@@ -47,7 +47,7 @@ _REMEMBERED = 64
 class Job:
     """What one caller wants of a session: the context, settings and stream that go with it."""
 
-    __slots__ = ("context", "limits", "settings", "stream")
+    __slots__ = ("context", "found", "limits", "settings", "stream")
 
     def __init__(
         self,
@@ -56,11 +56,14 @@ class Job:
         limits: Limits | None = None,
         settings: ModelSettings | None = None,
         stream: RunStream | None = None,
+        found: bool = False,
     ) -> None:
         self.context = context
         self.limits = limits
         self.settings = settings
         self.stream = stream
+        self.found = found
+        """Its lease had run out: if there is nothing to do, it is given back."""
 
 
 class _Claim:
@@ -160,11 +163,8 @@ class Sessions:
         following = min(at for _, _, at in state.runs if at > version)
         return result_of(run_state(await self.log.records(session), at=following - 1), session)
 
-    async def resume(self, session: str, job: Job, *, found: bool = False) -> RunResult:
-        """Take a session up where the log says, or join whoever drives it here.
-
-        `found` says that its lease had run out: if there is nothing to do, it is given back.
-        """
+    async def resume(self, session: str, job: Job) -> RunResult:
+        """Take a session up where the log says, or join whoever drives it here."""
         while True:
             if (claim := self._claims.get(session)) is not None:
                 if (joined := await self._join(session, claim, job.stream)) is not None:
@@ -174,7 +174,7 @@ class Sessions:
             if job.stream is not None and state.run is not None:
                 job.stream.run_id = state.run.run_id
             check_known(session, state)
-            if not found and self._resumption(session, state, job.limits) is None:
+            if not job.found and self._resumption(session, state, job.limits) is None:
                 return self._ended(state, session, None)
             if session in self._claims:  # somebody here was faster: join him
                 continue

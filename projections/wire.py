@@ -4,7 +4,8 @@ Wire formats are numbered, and one that was released never changes: the number i
 `model.requested`, and the same number makes the same bytes.
 
 1. Ids are left out where the provider needs none: it refuses those that it never issued or
-   no longer keeps. Reasoning and hosted items keep theirs.
+   no longer keeps. Reasoning and hosted items keep theirs. Reasoning goes out without its
+   `status`, which the provider sends and does not take.
 2. A `call_id` that an earlier call of the view has goes out as `<call_id>~<version>`, with its
    output: providers and local models reuse ids, and the API refuses a second use.
 3. Names that the API refuses are mended, and lone surrogates become U+FFFD: UTF-8 has none.
@@ -13,6 +14,7 @@ Along a chain the provider knows the ids that it issued, so there they stay as t
 """
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -72,7 +74,7 @@ class Former:
                 # The call's id was changed, or a filter changed one of the two.
                 changes["call_id"] = sent
         self._place += 1
-        return edit(item.held, changes, drop_id=item.head.id is not None and not keeps_id(item))
+        return edit(item.held, changes, drop=_dropped(item))
 
     def _form_call(self, item: Item) -> dict[str, str]:
         changes = {}
@@ -103,21 +105,28 @@ def keeps_id(item: Item) -> bool:
 
 def chained(item: Item) -> bytes:
     """Return the bytes of an item that continues what the provider holds: with the ids that it knows."""
-    return edit(item.held, {}, drop_id=item.head.id is not None and not keeps_id(item))
+    return edit(item.held, {}, drop=_dropped(item))
 
 
-def edit(held: Raw, changes: dict[str, str], *, drop_id: bool) -> bytes:
-    """Return an item's bytes with a few fields changed; the others as they were recorded."""
+def _dropped(item: Item) -> tuple[str, ...]:
+    """Fields that do not go out."""
+    if item.type == "reasoning":
+        return ("status",)  # the API sends it, and refuses it: "Unknown parameter"
+    return ("id",) if item.head.id is not None and not keeps_id(item) else ()
+
+
+def edit(held: Raw, changes: dict[str, str], *, drop: Collection[str]) -> bytes:
+    """Return an item's bytes with a few fields changed or left out; the others as they were recorded."""
     try:
-        if not changes and not drop_id:
+        if not changes and not drop:
             data = bytes(held)
             # An escape of a surrogate may be half of a pair, or alone.
             return clean(data) if b"\\ud" in data or b"\\uD" in data else data
         fields: dict[str, Any] = dict(_shallow.decode(held))
     except msgspec.MsgspecError:
         fields = load(held)
-    if drop_id:
-        fields.pop("id", None)
+    for name in drop:
+        fields.pop(name, None)
     fields.update(changes)
     data = dump(fields)
     return clean(data) if b"\\ud" in data or b"\\uD" in data else data

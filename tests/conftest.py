@@ -1,9 +1,11 @@
 """What tests of whole programs share: the command line, and a provider on loopback."""
 
 import asyncio
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -27,8 +29,9 @@ Serve: TypeAlias = Callable[[Sequence[Step]], AbstractContextManager[FakeRespons
 
 
 @pytest.fixture
-def batonlog(monkeypatch: pytest.MonkeyPatch) -> Batonlog:
-    """Run a command, without anything from the environment that changes what it prints."""
+def batonlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Batonlog:
+    """Run a command, without anything from the environment that changes what it does."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "BATONLOG_LOG"):
         monkeypatch.delenv(name, raising=False)
 

@@ -623,7 +623,7 @@ def strict(**properties: JSON) -> dict[str, JSON]:
     return {**STRICT, "properties": properties, "required": list(properties)}
 
 
-def message_of(content: JSON, role: str = "user", **more: JSON) -> dict[str, JSON]:
+def message_of(content: JSON, role: JSON = "user", **more: JSON) -> dict[str, JSON]:
     return {"type": "message", "role": role, "content": content, **more}
 
 

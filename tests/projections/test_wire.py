@@ -9,7 +9,7 @@ from msgspec import Raw
 from batonlog.events import JSON, Ref
 from batonlog.projections import Item
 from batonlog.projections.request import wire_input
-from batonlog.projections.wire import chained, clean, edit, keeps_id
+from batonlog.projections.wire import Former, chained, clean, edit, keeps_id
 
 
 def item(version: int, data: bytes, *, answers: Ref | None = None) -> Item:
@@ -137,7 +137,7 @@ def test_along_a_chain_messages_go_out_without_their_ids() -> None:
 
 def test_an_edit_leaves_the_other_fields_as_they_were_recorded() -> None:
     data = Raw(b'{"type":"function_call","call_id":"x","n":1.50}')
-    assert edit(data, {"call_id": "y"}, drop_id=False) == b'{"type":"function_call","call_id":"y","n":1.50}'
+    assert edit(data, {"call_id": "y"}, drop=()) == b'{"type":"function_call","call_id":"y","n":1.50}'
 
 
 def test_what_an_item_becomes_depends_on_those_before_it_alone() -> None:
@@ -149,3 +149,8 @@ def test_what_an_item_becomes_depends_on_those_before_it_alone() -> None:
     ]
     whole = wire_input(history)
     assert [wire_input(history[:n]) for n in range(5)] == [whole[:n] for n in range(5)]
+
+
+def test_reasoning_goes_out_without_its_status() -> None:
+    item = Item(Ref(2, 0), Raw(b'{"type":"reasoning","id":"rs_1","summary":[],"status":"completed"}'))
+    assert Former().form(item) == b'{"type":"reasoning","id":"rs_1","summary":[]}'
