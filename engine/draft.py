@@ -2,8 +2,8 @@
 
 from batonlog.engine.machine import RUN_MACHINE
 from batonlog.events import Event, IllegalTransitionError
-from batonlog.events.codec import fresh
 from batonlog.events.lifecycle import objection
+from batonlog.events.record import Batch
 from batonlog.projections.state import State, advance
 
 
@@ -18,19 +18,21 @@ class Draft:
     def __init__(self, session: str, state: State) -> None:
         self.session = session
         self.state = state
-        self.events: list[Event] = []
+        self.events = Batch()
 
     def add(self, *events: Event) -> None:
         """Fold events. Raises IllegalTransitionError for one that may not follow; nothing is added then."""
-        state, added = self.state, []
-        for event in events:
-            # What is folded is what will be stored: live and replayed state cannot differ.
-            stored = fresh(event)
-            check(self.session, state, stored)
-            state = advance(state, state.version + 1, stored)
-            added.append(stored)
+        state, length = self.state, len(self.events)
+        try:
+            for event in events:
+                # What is folded is what will be stored: live and replayed state cannot differ.
+                stored = self.events.put(event)
+                check(self.session, state, stored)
+                state = advance(state, state.version + 1, stored)
+        except BaseException:
+            self.events.cut(length)
+            raise
         self.state = state
-        self.events += added
 
     def mark(self) -> tuple[State, int]:
         """Return where the draft is, for `back`."""
@@ -39,7 +41,7 @@ class Draft:
     def back(self, mark: tuple[State, int]) -> None:
         """Forget what was added since."""
         self.state = mark[0]
-        del self.events[mark[1] :]
+        self.events.cut(mark[1])
 
 
 def check(session: str, state: State, event: Event) -> None:

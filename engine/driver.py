@@ -89,6 +89,8 @@ class Driver:
         """Text of the model's answer so far."""
         self._alarm: Alarm | None = None
         self._stopping = False
+        self._lost = False
+        """Another worker has the lease."""
 
     async def drive(self, first: Sequence[Event]) -> None:
         """Append what begins the run, if it may, and go on until it rests.
@@ -122,6 +124,7 @@ class Driver:
             return
         lease = await self._log.acquire(self.session, owner=owner, seconds=seconds)
         if lease is None:
+            self._lost = True
             self.stop()
         elif self._lease is not before:  # the run came to its rest meanwhile
             await self._give_back(lease)
@@ -188,7 +191,10 @@ class Driver:
                     release=rests,
                 )
                 break
-            except (ConflictError, FencedError, DamagedError, FormatError, UsageError):
+            except FencedError:
+                self._lost = True
+                raise
+            except (ConflictError, DamagedError, FormatError, UsageError):
                 raise
             except LogError:
                 if attempt == _TRIES - 1:
@@ -219,7 +225,7 @@ class Driver:
         for record in await self._log.records(self.session, after=before):
             self.state = advance(self.state, record.version, record.event)
             if isinstance(record.event, RunResumed):  # another worker has taken over
-                self._stopping = True
+                self._stopping = self._lost = True
         if self.state.version == before:
             return False
         check_known(self.session, self.state)
@@ -283,7 +289,7 @@ class Driver:
         """Give up what is in flight, and the lease."""
         await self._flights.give_up()
         lease, self._lease = self._lease, None
-        if lease is not None:
+        if lease is not None and not self._lost:
             await asyncio.shield(self._give_back(lease))
 
     async def _give_back(self, lease: Lease) -> None:

@@ -75,22 +75,48 @@ class Sealed(NamedTuple):
     digest: bytes
 
 
+class Batch(list[Event]):
+    """Events in the making, each encoded once and read back: as they will be stored, and with these bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.payloads: list[bytes] = []
+
+    def put(self, event: Event) -> Event:
+        """Add an event, and return it as it will be read."""
+        payload = encode(event)
+        stored = decode(payload)
+        self.append(stored)
+        self.payloads.append(payload)
+        return stored
+
+    def cut(self, length: int) -> None:
+        """Forget all but the first so many."""
+        del self[length:]
+        del self.payloads[length:]
+
+
 def seal(events: Sequence[Event], ids: Sequence[UUID] | None = None) -> list[Sealed]:
     """Encode a batch. Raises UsageError for an empty one, or one that could not be read again."""
     if not events:
         raise UsageError("an append needs at least one event")
     if ids is not None and len(ids) != len(events):
         raise UsageError(f"{len(events)} events need {len(events)} ids, not {len(ids)}")
-    batch = []
-    for n, event in enumerate(events):
-        try:
-            payload = encode(event)
-            decode(payload)  # constructors do not validate, and what cannot be read must not be stored
-        except (TypeError, ValueError, RecursionError) as error:
-            raise UsageError(f"{event.type} cannot be stored as JSON: {error}") from error
-        key = ids[n].bytes if ids is not None else new_id().bytes
-        batch.append(Sealed(key, tag_of(event), payload, sha256(payload).digest()))
-    return batch
+    payloads = events.payloads if isinstance(events, Batch) else map(_encoded, events)
+    keys = [key.bytes for key in ids] if ids is not None else [new_id().bytes for _ in events]
+    return [
+        Sealed(key, tag_of(event), payload, sha256(payload).digest())
+        for key, event, payload in zip(keys, events, payloads, strict=True)
+    ]
+
+
+def _encoded(event: Event) -> bytes:
+    try:
+        payload = encode(event)
+        decode(payload)  # constructors do not validate, and what cannot be read must not be stored
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{event.type} cannot be stored as JSON: {error}") from error
+    return payload
 
 
 def tag_of(event: Event) -> str:
