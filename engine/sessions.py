@@ -44,6 +44,10 @@ _REMEMBERED = 64
 """How many sessions that are at rest are kept folded."""
 
 
+_FASTEST_BEAT = 0.05
+"""Seconds between two looks at the leases, at the least."""
+
+
 class Job:
     """What one caller wants of a session: the context, settings and stream that go with it."""
 
@@ -283,7 +287,7 @@ class Sessions:
     async def _heartbeat(self) -> None:
         while self._claims and not self.closed:
             ends = [claim.end for claim in self._claims.values()]
-            await asyncio.wait(ends, timeout=self.lease_seconds / 3)
+            await asyncio.wait(ends, timeout=max(self.lease_seconds / 3, _FASTEST_BEAT))
             for claim in list(self._claims.values()):
                 if claim.driver is not None:
                     with suppress(LogError):  # the next beat tries again

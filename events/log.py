@@ -115,7 +115,11 @@ class EventLog(Protocol):
         ...
 
     async def acquire(self, session: str, *, owner: str, seconds: float) -> Lease | None:
-        """Take or renew the lease; None while another worker holds it."""
+        """Take or renew the lease; None while another worker holds it.
+
+        The epoch rises with each new owner, and when one that was given back is taken again: a
+        lease that ran out and that nobody took is renewed.
+        """
         ...
 
     async def release(self, lease: Lease) -> None:

@@ -180,8 +180,8 @@ class MemoryLog(EventLog):
         holder, epoch, _, until = self._leases.get(session, ("", 0, 0.0, 0))
         if until > now() and holder != owner:
             return None
-        if until <= now() or holder != owner:
-            epoch += 1
+        if holder != owner or until == 0:
+            epoch += 1  # one that ran out, and that nobody took, is still its owner's
         until = now() + int(seconds * 1e6)
         self._leases[session] = (owner, epoch, seconds, until)
         return Lease(session, owner, epoch, datetime.fromtimestamp(until / 1e6, tz=UTC))

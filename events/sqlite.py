@@ -327,8 +327,8 @@ def _acquire(db: sqlite3.Connection, session: str, owner: str, seconds: float) -
         holder, epoch, held = row
         if held > moment and holder != owner:
             return None
-        if held <= moment or holder != owner:
-            epoch += 1
+        if holder != owner or held == 0:
+            epoch += 1  # one that ran out, and that nobody took, is still its owner's
         db.execute(
             "UPDATE lease SET owner = ?, epoch = ?, seconds = ?, until = ? WHERE session = ?",
             (owner, epoch, seconds, until, session),

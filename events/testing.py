@@ -695,9 +695,18 @@ class EventLogConformance:
         assert epochs == sorted(set(epochs))
 
     @_on_an_empty_log
-    async def test_an_owner_whose_lease_ran_out_gets_a_new_epoch(self, log: EventLog) -> None:
+    async def test_an_owner_whose_lease_ran_out_and_was_not_taken_keeps_it(self, log: EventLog) -> None:
         first = await _acquired(log, "s", "a", _OVER)
+        assert (await _acquired(log, "s", "a")).epoch == first.epoch
+        await log.append("s", _notes("a"), expected=0, lease=first)
+
+    @_on_an_empty_log
+    async def test_a_lease_that_was_given_back_is_over_for_its_owner_too(self, log: EventLog) -> None:
+        first = await _acquired(log, "s", "a")
+        await log.release(first)
         assert (await _acquired(log, "s", "a")).epoch > first.epoch
+        with pytest.raises(FencedError):
+            await log.append("s", _notes("a"), expected=0, lease=first)
 
     @_on_an_empty_log
     async def test_an_append_under_a_lost_lease_is_fenced_and_stores_nothing(self, log: EventLog) -> None:
@@ -1270,7 +1279,7 @@ class _AgainstLists(RuleBasedStateMachine):
         session = self.prefix + name
         lease = self.run(self.log.acquire(session, owner=owner, seconds=seconds))
         held = self.leases.get(session)
-        if held is None or held.is_free:
+        if held is None or held.given_back or (held.is_free and held.lease.owner != owner):
             assert lease is not None
             if held is not None:
                 assert lease.epoch > held.lease.epoch
