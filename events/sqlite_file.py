@@ -62,11 +62,12 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
 
 def _check(connection: sqlite3.Connection, path: Path, read_only: bool) -> None:
     application, number = _ids(connection)
-    if application == 0 and number == 0 and not read_only:
-        if _is_empty(connection):
+    if application == 0 and not read_only:
+        if number == 0 and _is_empty(connection):
             connection.execute("PRAGMA journal_mode = WAL")
             _create(connection)
-        application, number = _ids(connection)  # ours now, or that of a process that was faster
+        # Ours now, or that of a process that was faster: it may have committed between two looks.
+        application, number = _ids(connection)
     if application == 0 and number == 0 and read_only and _is_empty(connection):
         raise FormatError(f"{path} is empty: no log was started in it. To start one, open it without read_only")
     if application != APPLICATION_ID:

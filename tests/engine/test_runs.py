@@ -685,22 +685,18 @@ async def test_a_run_that_fails_again_raises_again() -> None:
 
 @pytest.mark.parametrize("store", ["memory", "file"])
 async def test_recovering_resumes_what_has_no_worker_and_resume_joins_it(tmp_path: Path, store: str) -> None:
-    class Hasty(Engine[object]):
-        lease_seconds = 0.0
-
     log: EventLog = MemoryLog() if store == "memory" else SQLiteLog(tmp_path / "a.db")
     gate = Gate(idempotent=True)
-    agents = [Agent("a", tools=[gate.tool])]
-    dead = Hasty(log, agents=agents, model=ScriptedModel(function_call("wait", {})))
-    # A worker that is gone: its lease has run out, and nobody gave it back.
+    dead = engine(function_call("wait", {}), log=log, tools=[gate.tool])
     running = asyncio.ensure_future(dead.run("go", session="s"))
     await gate.begun.wait()
-    one = Engine(log, agents=agents, model=ScriptedModel("done"))
+    await stopped(running)
+    await log.acquire("s", owner="dead", seconds=0)  # it gave nothing back, and its time is over
+    one = engine("done", log=log, tools=[gate.tool])
     assert await one.recover() == ("s",)
     gate.go.set()
     assert (await one.resume("s")).final_output == "done"
     assert await one.recover() == ()
-    await asyncio.gather(running, return_exceptions=True)
     await one.close()
     await log.close()
 

@@ -41,7 +41,7 @@ from batonlog.events import (
     Usage,
     UsageError,
 )
-from batonlog.events.lifecycle import ANYONE, GATED, IDLE, RUNNING, STOPPED, objection
+from batonlog.events.lifecycle import ANYONE, ASKING, GATED, IDLE, RUNNING, STOPPED, objection
 from batonlog.events.log import Alarm, Appended
 from batonlog.events.news import News
 from batonlog.events.record import GENESIS, link
@@ -75,7 +75,9 @@ class Watched(Store):
         self._hash = GENESIS
 
     async def take(self, author: str, session: str, events: Sequence[Event], **options: Any) -> Appended:
-        """Append for somebody."""
+        """Append for somebody. What not anyone may append needs a lease, or a run that waits."""
+        if options.get("lease") is None and self.state.phase != STOPPED:
+            assert all(event.type in ANYONE for event in events), f"{author} drives without a lease"
         done = await self.append(session, events, **options)
         for record in await self.records(session, after=len(self.trace)):
             self.judge(record)
@@ -309,6 +311,8 @@ class Worker:
     port: Port
     engine: Engine[Any]
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    runs: dict[asyncio.Task[Any], str] = field(default_factory=dict)
+    """Which run a task has started."""
     beating: list[asyncio.Task[Any]] = field(default_factory=list)
 
 
@@ -449,6 +453,8 @@ class World:
             for task in sorted(ended, key=_failed, reverse=True):
                 worker.tasks.remove(task)
                 self._look_at(worker.name, task)
+                if not _failed(task) and task in worker.runs:
+                    assert task.result().run_id == worker.runs[task], "run returns what came of another run"
         for task in [task for task in self.speaking if task.done()]:
             self.speaking.remove(task)
             self._look_at("person", task)
@@ -494,7 +500,8 @@ class World:
         match what:
             case "run":
                 self._said += 1
-                work: Coroutine[Any, Any, Any] = engine.run(f"question {self._said}", session=SESSION)
+                name = f"r{self._said}"
+                work: Coroutine[Any, Any, Any] = engine.run(f"question {name}", session=SESSION, run_id=name)
             case "resume":
                 work = engine.resume(SESSION, limits=Limits(turns=self.turns() + 4, handoffs=99))
             case "plainly":
@@ -504,6 +511,8 @@ class World:
             case _:
                 return
         worker.tasks.append(asyncio.get_running_loop().create_task(work))
+        if what == "run":
+            worker.runs[worker.tasks[-1]] = name
 
     def turns(self) -> int:
         return self.store.state.run.turns if self.store.state.run is not None else 0
@@ -656,10 +665,14 @@ class World:
             await self.rest()
             self.speak("settle")
             await self.rest()
-        if not worker.tasks and (state.phase != IDLE or state.unanswered):
-            self.store.expire(SESSION)
-            self.ask("A", "resume")
-            await self.rest()
+        if worker.tasks or (state.phase == IDLE and not state.unanswered):
+            return
+        self.store.expire(SESSION)
+        open_ = state.phase in (RUNNING, ASKING)
+        # A run that is going on and that nobody drives is found by whoever recovers.
+        self.ask("A", "recover" if open_ else "resume")
+        await self.rest()
+        assert not open_ or self._busy() or self.store.state is not state, "recover has not found the run"
 
     def _check_ledger(self) -> None:
         """Nothing that is not idempotent ran again without a person's word in between."""
