@@ -63,7 +63,7 @@ def agno_run(turns: int) -> float:
         def invoke_stream(self, *args: Any, **kwargs: Any) -> Iterator[ModelResponse]:
             yield self.answer()
 
-        async def ainvoke_stream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ModelResponse]:  # type: ignore[override]
+        async def ainvoke_stream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ModelResponse]:
             yield self.answer()
 
         def _parse_provider_response(self, response: Any, **kwargs: Any) -> ModelResponse:

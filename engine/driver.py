@@ -89,6 +89,8 @@ class Driver:
         """Text of the model's answer so far."""
         self._alarm: Alarm | None = None
         self._stopping = False
+        self._leasing = asyncio.Lock()
+        """Held while the lease is renewed or given back: a late renewal would take it again."""
         self._lost = False
         """Another worker has the lease."""
 
@@ -119,29 +121,28 @@ class Driver:
 
     async def renew(self, owner: str, seconds: float) -> None:
         """Keep the lease while an effect takes its time."""
-        before = self._lease
-        if before is None:
-            return
-        lease = await self._log.acquire(self.session, owner=owner, seconds=seconds)
-        if lease is None:
-            self._lost = True
-            self.stop()
-        elif self._lease is not before:  # the run came to its rest meanwhile
-            await self._give_back(lease)
-        else:
-            self._lease = lease  # of a new epoch, if it had run out and nobody took it
+        async with self._leasing:
+            if self._lease is None:
+                return
+            lease = await self._log.acquire(self.session, owner=owner, seconds=seconds)
+            if lease is not None:
+                self._lease = lease  # of a new epoch, if it had run out and nobody took it
+                return
+        self._lost = True
+        self.stop()
 
     async def _advance(self) -> bool:
         """Wait for what is in flight, or do what follows from the state. Whether there is more."""
         if self._flights:
             # What was decided is under way: nothing more follows from this state alone.
             await self._flights.wait(self._has_news)
-            if self._stopping:
+            if self._stopping and (self._lost or not self._flights.landed):
                 return False
         outcomes = self._flights.landed[:]
         draft = Draft(self.session, self.state)
         await self._fold(draft, outcomes)
-        await self._follow_up(draft)
+        if not self._stopping:  # else what has been done is recorded, and nothing new begins
+            await self._follow_up(draft)
         if draft.events:
             check_known(self.session, self.state)
             try:
@@ -150,6 +151,8 @@ class Driver:
                 await self._catch_up()
                 return True
         del self._flights.landed[: len(outcomes)]
+        if self.state.phase not in (RUNNING, ASKING):
+            return False  # what comes after this run is not ours
         return bool(draft.events) or bool(self._flights) or await self._has_news()
 
     async def _has_news(self) -> bool:
@@ -177,32 +180,12 @@ class Driver:
 
         A batch whose outcome is unknown is repeated, the same bytes and ids, until it is answered.
         """
-        ids = [self._new_id() for _ in draft.events]
-        rests = draft.state.phase not in (RUNNING, ASKING)
-        pause = _FIRST_PAUSE
-        for attempt in range(_TRIES):
-            try:
-                await self._log.append(
-                    self.session,
-                    draft.events,
-                    expected=self.state.version,
-                    ids=ids,
-                    lease=self._lease,
-                    release=rests,
-                )
-                break
-            except FencedError:
-                self._lost = True
-                raise
-            except (ConflictError, DamagedError, FormatError, UsageError):
-                raise
-            except LogError:
-                if attempt == _TRIES - 1:
-                    raise
-                await asyncio.sleep(pause)
-                pause *= 2
-        if rests:
-            self._lease = None
+        if draft.state.phase in (RUNNING, ASKING):
+            await self._store(draft.events, release=False)
+        else:
+            async with self._leasing:
+                await self._store(draft.events, release=True)
+                self._lease = None
         version = self.state.version
         self.state = draft.state
         self.failure = self._intentions.failure
@@ -218,6 +201,31 @@ class Driver:
             # A gated call may be decided at any time, and then it starts beside the others.
             gated = any(call.state == GATED for call in self.state.calls.values())
             self._flights.start(effects, self._alarm, may_wait=not gated)
+
+    async def _store(self, events: Sequence[Event], *, release: bool) -> None:
+        ids = [self._new_id() for _ in events]
+        pause = _FIRST_PAUSE
+        for attempt in range(_TRIES):
+            try:
+                await self._log.append(
+                    self.session,
+                    events,
+                    expected=self.state.version,
+                    ids=ids,
+                    lease=self._lease,
+                    release=release,
+                )
+                return
+            except FencedError:
+                self._lost = True
+                raise
+            except (ConflictError, DamagedError, FormatError, UsageError):
+                raise
+            except LogError:
+                if attempt == _TRIES - 1:
+                    raise
+                await asyncio.sleep(pause)
+                pause *= 2
 
     async def _catch_up(self) -> bool:
         """Fold what others have appended. Whether there was something."""
@@ -288,13 +296,14 @@ class Driver:
     async def _leave(self) -> None:
         """Give up what is in flight, and the lease."""
         await self._flights.give_up()
-        lease, self._lease = self._lease, None
-        if lease is not None and not self._lost:
-            await asyncio.shield(self._give_back(lease))
+        await asyncio.shield(self._give_back())
 
-    async def _give_back(self, lease: Lease) -> None:
-        with suppress(LogError):  # it runs out by itself
-            await give_back(self._log, lease, self.state)
+    async def _give_back(self) -> None:
+        async with self._leasing:
+            lease, self._lease = self._lease, None
+            if lease is not None and not self._lost:
+                with suppress(LogError):  # it runs out by itself
+                    await give_back(self._log, lease, self.state)
 
 
 async def give_back(log: EventLog, lease: Lease, state: State) -> None:

@@ -109,7 +109,5 @@ def error_output(tool: Tool[Any] | None, context: Any, error: Exception) -> str:
     on_error: Callable[[Any, Exception], str] | None = tool.on_error if tool is not None else None
     if on_error is not None:
         return str(on_error(context, error))
-    if isinstance(error, TimeoutError) and tool is not None and tool.timeout is not None:
-        return f"TimeoutError: {tool.name} did not finish within {tool.timeout} seconds"
     name, text = type(error).__name__, words_of(error)
     return name if text == name else f"{name}: {text}"

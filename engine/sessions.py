@@ -26,6 +26,7 @@ from batonlog.events import (
     ConflictError,
     Event,
     EventLog,
+    FencedError,
     Lease,
     Limits,
     LogError,
@@ -260,10 +261,13 @@ class Sessions:
         except ConflictError as error:
             raise _BegunError from error
         self._remember(session, driver.state)
-        if self.closed and driver.state.phase in (RUNNING, ASKING):
-            raise UsageError(
-                f"the engine was closed while {session} was running; resume goes on with it", session=session
-            )
+        if driver.state.phase in (RUNNING, ASKING):
+            if self.closed:
+                raise UsageError(
+                    f"the engine was closed while {session} was running; resume goes on with it",
+                    session=session,
+                )
+            raise FencedError(f"another worker has taken {session} over: stop", session=session)
         return self._ended(driver.state, session, driver.failure)
 
     def _ended(self, state: State, session: str, failure: Exception | None) -> RunResult:

@@ -117,8 +117,13 @@ class Tool(Generic[_Ctx_contra]):
         """Do it, and return what it returned. Raises TimeoutError, and whatever it raises."""
         if self.timeout is None:
             return await self._do(context, arguments)
-        async with asyncio.timeout(self.timeout):
-            return await self._do(context, arguments)
+        try:
+            async with asyncio.timeout(self.timeout) as limit:
+                return await self._do(context, arguments)
+        except TimeoutError as error:
+            if not limit.expired():  # one of its own
+                raise
+            raise TimeoutError(f"{self.name} did not finish within {self.timeout} seconds") from error
 
     async def _do(self, context: ToolContext[Any], arguments: dict[str, JSON]) -> object:
         assert self._call is not None

@@ -69,7 +69,9 @@ def _check(connection: sqlite3.Connection, path: Path, read_only: bool) -> None:
         # Ours now, or that of a process that was faster: it may have committed between two looks.
         application, number = _ids(connection)
     if application == 0 and number == 0 and read_only and _is_empty(connection):
-        raise FormatError(f"{path} is empty: no log was started in it. To start one, open it without read_only")
+        raise FormatError(
+            f"{path} is empty: no log was started in it. To start one, open it without read_only"
+        )
     if application != APPLICATION_ID:
         raise FormatError(
             f"{path} is a database of another program (application id {application:#x}); "

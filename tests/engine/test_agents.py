@@ -17,7 +17,7 @@ from batonlog.engine import (
     tool,
 )
 from batonlog.engine.testing import ScriptedModel, function_call
-from batonlog.events import AgentResolved, MemoryLog, Record, UsageError
+from batonlog.events import AgentResolved, MemoryLog, ModelRequested, Record, UsageError
 
 
 @tool
@@ -417,8 +417,6 @@ def versions(records: tuple[Record, ...], tag: str) -> list[int]:
 
 
 async def test_a_request_names_the_versions_of_its_parts() -> None:
-    from batonlog.events import ModelRequested
-
     async with Engine(
         "memory:", agents=[Agent("a", instructions=counted, tools=[look])], model=again(turns=2)
     ) as engine:

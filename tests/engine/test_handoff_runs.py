@@ -26,6 +26,7 @@ from batonlog.events import (
     CallRefused,
     HandoffFiltered,
     HandoffMade,
+    Limits,
     MemoryLog,
     NoteAdded,
     Record,
@@ -774,8 +775,6 @@ async def test_a_gate_that_is_a_function_decides_by_what_was_given(answer: bool,
 
 
 async def test_the_limit_of_handoffs_pauses_the_run() -> None:
-    from batonlog.events import Limits
-
     agents = [Agent("a", handoffs=["b"]), Agent("b", handoffs=["a"])]
     model = ScriptedModel(to("b"), to("a"), "back")
     async with Engine("memory:", agents=agents, model=model, limits=Limits(handoffs=1)) as engine:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,6 +42,7 @@ from batonlog.events import (
     ModelRequested,
     ModelResponded,
     Record,
+    Rewrite,
     Usage,
     UsageError,
 )
@@ -321,8 +324,6 @@ async def test_a_response_that_the_provider_forgot_is_asked_for_again_in_full() 
 
 
 async def test_a_rewrite_breaks_the_chain() -> None:
-    from batonlog.events import Rewrite
-
     async with FakeResponsesServer("one", "two") as server:
         engine = await chained(server)
         at = (await engine.run("go", session="s")).version
@@ -575,7 +576,7 @@ async def test_events_are_found_however_the_stream_is_split(stream: bytes, data:
         assert await sent(stream[:n], stream[n:]) == data
 
 
-async def test_a_stream_is_read_to_its_end_and_no_further(request: pytest.FixtureRequest) -> None:
+async def test_a_stream_is_read_to_its_end_and_no_further() -> None:
     model = ScriptedModel("x")
     async with Engine("memory:", agents=[Agent("a")], model=model) as engine:
         await engine.run("go")
@@ -616,10 +617,6 @@ async def test_a_client_that_was_given_stays_open() -> None:
             await model.close()
 
 
-def in_a_loop_of_its_own(use: Callable[[], Any]) -> Any:
-    return asyncio.run(use())
-
-
 def test_a_model_by_name_works_in_one_loop_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
@@ -633,13 +630,10 @@ def test_a_model_by_name_works_in_one_loop_after_another(monkeypatch: pytest.Mon
             answers.append((await engine.run("go")).final_output)
 
     for text in ("one", "two"):
-        in_a_loop_of_its_own(lambda text=text: ask(text))  # type: ignore[misc]
+        asyncio.run(ask(text))
     assert answers == ["one", "two"]
 
 
 def test_importing_the_engine_does_not_import_openai() -> None:
-    import subprocess
-    import sys
-
     code = "import sys, batonlog.engine; sys.exit('openai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

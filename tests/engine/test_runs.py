@@ -1,6 +1,8 @@
 """Runs: begun, joined, refused, cancelled, taken up again; one at a time in a session."""
 
 import asyncio
+import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -541,8 +543,6 @@ async def test_cancelling_from_another_process_reaches_a_run_that_is_going(tmp_p
 
 
 async def test_cancelling_does_not_wait_for_a_blocking_tool() -> None:
-    import threading
-
     begun, go = threading.Event(), threading.Event()
 
     @tool
@@ -717,6 +717,32 @@ async def test_closing_while_a_run_is_going_stops_it_and_another_engine_goes_on(
     assert (await two.resume("s")).final_output == "done"  # at once: the lease was given back
 
 
+async def test_what_an_effect_came_to_when_it_was_closed_is_recorded_and_nothing_new_begins() -> None:
+    log, begun, calls = MemoryLog(), asyncio.Event(), 0
+
+    @tool
+    async def careful() -> str:
+        nonlocal calls
+        calls += 1
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "half done"
+        return "done"
+
+    one = engine(function_call(careful, {}), log=log, tools=[careful])
+    running = asyncio.ensure_future(one.run("go", session="s"))
+    await begun.wait()
+    await one.close()
+    with pytest.raises(UsageError, match="the engine was closed"):
+        await running
+    assert types(await log.records("s"))[-1] == "tool.returned"
+    two = engine("ok", log=log, tools=[careful])
+    assert (await two.resume("s")).final_output == "ok"
+    assert calls == 1
+
+
 async def test_closing_sees_streams_out() -> None:
     gate = Gate()
     one = engine(function_call("wait", {}), tools=[gate.tool])
@@ -761,8 +787,6 @@ async def test_ids_that_are_used_again_are_told_apart() -> None:
     model = ScriptedModel([calls[0](), calls[1]()], calls[2](), "done")
     one = Engine("memory:", agents=[Agent("a", tools=[look])], model=model)
     await one.run("go", session="s")
-    import json
-
     sent = [json.loads(data) for data in model.requests[-1].raw_input]
     assert [data["call_id"] for data in sent[1:]] == [
         "same",

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, defstruct
 
 from batonlog.engine.schemas import closed, is_closed, mismatch, schema_of
 from batonlog.engine.testing.fake_responses import FakeResponsesServer
@@ -40,8 +40,6 @@ class Row(TypedDict):
 
 def field(type_: Any, *, strict: bool = True) -> JSON:
     """The schema of one required field of that type."""
-    from msgspec import defstruct
-
     made = defstruct("Made", [("value", type_)])
     return schema_of(made, strict=strict, what="it")["properties"]["value"]
 

@@ -389,6 +389,14 @@ async def test_a_tool_that_takes_too_long_is_an_error() -> None:
     assert await output(hang) == "TimeoutError: hang did not finish within 0.01 seconds"
 
 
+async def test_a_timeout_of_a_tools_own_is_told_as_it_is() -> None:
+    @tool(timeout=60)
+    async def fetch() -> str:
+        raise TimeoutError("no answer from the shop")
+
+    assert await output(fetch) == "TimeoutError: no answer from the shop"
+
+
 async def test_a_blocking_tool_that_takes_too_long_is_an_error_too() -> None:
     let_go = threading.Event()
 

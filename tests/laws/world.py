@@ -76,9 +76,10 @@ class Watched(Store):
 
     async def take(self, author: str, session: str, events: Sequence[Event], **options: Any) -> Appended:
         """Append for somebody. What not anyone may append needs a lease, or a run that waits."""
-        if options.get("lease") is None and self.state.phase != STOPPED:
-            assert all(event.type in ANYONE for event in events), f"{author} drives without a lease"
+        bare_handed = options.get("lease") is None and self.state.phase != STOPPED
         done = await self.append(session, events, **options)
+        if bare_handed and not done.duplicate:
+            assert all(event.type in ANYONE for event in events), f"{author} drives without a lease"
         for record in await self.records(session, after=len(self.trace)):
             self.judge(record)
             self.trace.append(record)
@@ -178,9 +179,13 @@ class Port(EventLog):
         return found
 
     async def acquire(self, session: str, *, owner: str, seconds: float) -> Lease | None:
-        lease: Lease | None = await self._ask(
-            "acquire", lambda: self._store.acquire(session, owner=owner, seconds=seconds)
-        )
+        async def take() -> Lease | None:
+            lease = await self._store.acquire(session, owner=owner, seconds=seconds)
+            if lease is not None and seconds:
+                self._world.takers.append(self.name)
+            return lease
+
+        lease: Lease | None = await self._ask("acquire", take)
         return lease
 
     async def release(self, lease: Lease) -> None:
@@ -339,6 +344,10 @@ class World:
         self.crashed: set[str] = set()
         self.gave_up: list[tuple[str, int]] = []
         """Workers whose store failed them, or who lost their lease, and when."""
+        self.takers: list[str] = []
+        """Who has taken the lease, in order."""
+        self.began: dict[asyncio.Task[Any], int] = {}
+        """How many had when a task began."""
         self.now = 0
         self.unexpected: list[BaseException] = []
         self.log: list[str] = []
@@ -376,9 +385,12 @@ class World:
             return
         worker.port.dead = True
         self.crashed.add(worker.name)
+        dropped = [one for one in self.operations if one.port is worker.port]
         self.operations = [one for one in self.operations if one.port is not worker.port]
         self.doing = [one for one in self.doing if one.worker != worker.name]
         await self._end(worker)
+        for one in dropped:
+            one.done.cancel()  # for what outlives those who asked
 
     async def _end(self, worker: Worker) -> None:
         engine = worker.engine
@@ -468,7 +480,10 @@ class World:
                 self._check_rest(name, task.result())
             case SessionBusyError() | RunFailedError() | UnknownSessionError():
                 pass
-            case FencedError():
+            case FencedError() as error:
+                since = self.takers[max(self.began.pop(task, 0) - 1, 0) :]
+                if all(taker == name for taker in since):
+                    self.unexpected.append(error)
                 self.gave_up.append((name, self.now))
             case IllegalTransitionError() | ConflictError() as error:
                 self.unexpected.append(error)
@@ -480,12 +495,9 @@ class World:
                 self.unexpected.append(error)
 
     def _check_rest(self, name: str, result: object) -> None:
-        """A worker leaves a run that is going on only to another one."""
-        failed_now = (name, self.now) in self.gave_up  # whoever has joined it is told where it stands
-        if isinstance(result, RunResult) and result.status == "running" and not failed_now:
-            after = self.store.trace[result.after :]
-            resumed = [self.store.authors[r.version - 1] for r in after if isinstance(r.event, RunResumed)]
-            assert any(author != name for author in resumed), f"{name} leaves a run that nobody drives"
+        """Whoever leaves a run that is going on says why: he raises."""
+        if isinstance(result, RunResult):
+            assert result.status != "running", f"{name} leaves a run that goes on"
 
     def tell(self, what: str) -> None:
         self.log.append(f"{len(self.store.trace)}: {what}")
@@ -511,6 +523,7 @@ class World:
             case _:
                 return
         worker.tasks.append(asyncio.get_running_loop().create_task(work))
+        self.began[worker.tasks[-1]] = len(self.takers)
         if what == "run":
             worker.runs[worker.tasks[-1]] = name
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from batonlog.events import (
     AgentResolved,
@@ -19,6 +20,7 @@ from batonlog.events import (
     Rewrite,
     RunCompleted,
     RunResumed,
+    ToolCalled,
     UnknownEvent,
     Usage,
 )
@@ -87,8 +89,6 @@ def test_a_call_is_what_the_model_wrote(log: Log) -> None:
 
 
 def test_a_call_counts_its_attempts(log: Log) -> None:
-    from batonlog.events import ToolCalled
-
     again = ToolCalled(call=Ref(4, 1), name="look", arguments={}, attempt=2)
     state = run_state(log(*ASKED_TWO, "call 4.1", "resume", again))
     assert state.calls[Ref(4, 1)].attempts == 2
@@ -298,8 +298,6 @@ def test_other_parts_have_another_digest(log: Log, other: AgentResolved) -> None
 
 
 def test_no_text_of_parts_runs_into_the_next() -> None:
-    from msgspec import Raw
-
     assert (
         Parts(instructions='a{"b":1}').made_digest()
         != Parts(instructions="a", offered=(Raw(b'{"b":1}'),)).made_digest()
