@@ -296,13 +296,18 @@ class Driver:
     async def _leave(self) -> None:
         """Give up what is in flight, and the lease."""
         await self._flights.give_up()
-        await asyncio.shield(self._give_back())
+        if self._lease is not None:
+            await asyncio.shield(self._give_back())
 
     async def _give_back(self) -> None:
         async with self._leasing:
             lease, self._lease = self._lease, None
-            if lease is not None and not self._lost:
-                with suppress(LogError):  # it runs out by itself
+            if lease is None:
+                return
+            with suppress(LogError):  # it runs out by itself
+                if self._lost:
+                    await self._log.release(lease)  # of an old epoch, that does nothing
+                else:
                     await give_back(self._log, lease, self.state)
 
 

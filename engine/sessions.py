@@ -10,13 +10,13 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
+from batonlog.engine.claims import Claim, Claims, Held, check_free
 from batonlog.engine.decide import NOTHING, decide, superseding
 from batonlog.engine.draft import Draft
-from batonlog.engine.driver import Driver, check_known, give_back
+from batonlog.engine.driver import Driver, check_known
 from batonlog.engine.errors import RunFailedError, SessionBusyError
 from batonlog.engine.intend import Intentions
 from batonlog.engine.models import ModelSettings
@@ -27,26 +27,20 @@ from batonlog.events import (
     Event,
     EventLog,
     FencedError,
-    Lease,
     Limits,
-    LogError,
     RunResumed,
     RunStarted,
     UnknownSessionError,
     UsageError,
 )
-from batonlog.events.lifecycle import ASKING, CALLED, DECIDED, GATED, IDLE, RUNNING, STOPPED
+from batonlog.events.lifecycle import ASKING, CALLED, IDLE, RUNNING, STOPPED
 from batonlog.projections import RunResult
 from batonlog.projections.items import Item
-from batonlog.projections.result import open_calls, result_of
+from batonlog.projections.result import result_of
 from batonlog.projections.state import State, advance, run_state
 
 _REMEMBERED = 64
 """How many sessions that are at rest are kept folded."""
-
-
-_FASTEST_BEAT = 0.05
-"""Seconds between two looks at the leases, at the least."""
 
 
 class Job:
@@ -71,18 +65,6 @@ class Job:
         """Its lease had run out: if there is nothing to do, it is given back."""
 
 
-class _Claim:
-    """One session that is driven here, or is about to be."""
-
-    __slots__ = ("driver", "end", "ready")
-
-    def __init__(self) -> None:
-        self.driver: Driver | None = None
-        self.ready = asyncio.Event()
-        """It is driven, or it is let go."""
-        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-
 class Sessions:
     """Drives sessions for one engine."""
 
@@ -100,17 +82,28 @@ class Sessions:
     ) -> None:
         self.log = log
         self.owner = owner
-        self.lease_seconds = lease_seconds
-        self.closed = False
         self._setup = setup
         self._new_id = new_id
         self._clock = clock
         self._limits = limits
         self._context_for = context_for
-        self._claims: dict[str, _Claim] = {}
+        self._claims = Claims(log, owner=owner, seconds=lease_seconds, read=self.read)
         self._recent: OrderedDict[str, State] = OrderedDict()
         """States of sessions that were driven here: they need not be folded again from the start."""
-        self._heart: asyncio.Task[None] | None = None
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long a lease lasts."""
+        return self._claims.seconds
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is begun any more."""
+        return self._claims.closed
+
+    @closed.setter
+    def closed(self, closed: bool) -> None:
+        self._claims.closed = closed
 
     # -- beginning
 
@@ -121,7 +114,7 @@ class Sessions:
         while True:
             if keyed and (seen := await self._seen(session, run_id, job)) is not None:
                 return seen
-            async with self._hold(session, keyed) as held:
+            async with self._claims.hold(session, joins=keyed) as held:
                 if held.lease is None:  # it was let go meanwhile, or holds a run with this key
                     continue
                 state = held.state = await self.read(session)
@@ -183,7 +176,7 @@ class Sessions:
                 return self._ended(state, session, None)
             if session in self._claims:  # somebody here was faster: join him
                 continue
-            async with self._hold(session, False) as held:
+            async with self._claims.hold(session) as held:
                 if held.lease is None:
                     continue
                 state = held.state = await self.read(session)
@@ -196,7 +189,7 @@ class Sessions:
                 except _BegunError:
                     self._recent.pop(session, None)
 
-    async def _join(self, session: str, claim: _Claim, stream: RunStream | None) -> RunResult | None:
+    async def _join(self, session: str, claim: Claim, stream: RunStream | None) -> RunResult | None:
         """Wait for whoever drives it; None if he gave up, and the run goes on without him."""
         await claim.ready.wait()
         driver = claim.driver
@@ -231,7 +224,7 @@ class Sessions:
 
     # -- driving
 
-    async def _drive(self, held: "_Held", state: State, first: list[Event], job: Job) -> RunResult:
+    async def _drive(self, held: Held, state: State, first: list[Event], job: Job) -> RunResult:
         """Drive a session to its rest, in the caller's task. Raises _BegunError if someone came first."""
         session = held.session
         context = job.context
@@ -255,7 +248,7 @@ class Sessions:
         if job.stream is not None:
             job.stream.follow(driver, after=state.version)
         held.claim.ready.set()
-        self._beat()
+        self._claims.beat()
         try:
             await driver.drive(first)
         except ConflictError as error:
@@ -283,35 +276,9 @@ class Sessions:
             ) from failure
         return result
 
-    def _beat(self) -> None:
-        """Keep the leases of long effects, as long as there are any."""
-        if self._heart is None or self._heart.done():
-            self._heart = asyncio.get_running_loop().create_task(self._heartbeat())
-
-    async def _heartbeat(self) -> None:
-        while self._claims and not self.closed:
-            ends = [claim.end for claim in self._claims.values()]
-            await asyncio.wait(ends, timeout=max(self.lease_seconds / 3, _FASTEST_BEAT))
-            for claim in list(self._claims.values()):
-                if claim.driver is not None:
-                    with suppress(LogError):  # the next beat tries again
-                        await claim.driver.renew(self.owner, self.lease_seconds)
-
-    def _hold(self, session: str, joins: bool) -> "_Held":
-        return _Held(self, session, joins)
-
     async def close(self) -> None:
         """Let runs reach the next append, and release their leases."""
-        self.closed = True
-        claims = list(self._claims.values())
-        for claim in claims:
-            if claim.driver is not None:
-                claim.driver.stop()
-        if claims:
-            await asyncio.wait([claim.end for claim in claims])
-        if self._heart is not None and self._heart.get_loop() is asyncio.get_running_loop():
-            self._heart.cancel()
-            await asyncio.gather(self._heart, return_exceptions=True)
+        await self._claims.close()
 
     # -- reading
 
@@ -379,66 +346,6 @@ class _BegunError(Exception):
     """Someone else appended before this run began: look again."""
 
 
-class _Held:
-    """A claim and its lease, for the time of a `with`. A driver takes the lease over."""
-
-    def __init__(self, sessions: Sessions, session: str, joins: bool) -> None:
-        self.session = session
-        self.lease: Lease | None = None
-        self.state: State | None = None
-        """Where the session is, once it has been read."""
-        self.claim = _Claim()
-        self._sessions = sessions
-        self._joins = joins
-        self._claimed = False
-
-    async def __aenter__(self) -> Self:
-        sessions, session = self._sessions, self.session
-        if sessions.closed:
-            raise UsageError("the engine was closed")
-        if (other := sessions._claims.get(session)) is not None:
-            if self._joins:
-                await asyncio.wait([other.end])
-                return self
-            raise busy(session, other.driver.state if other.driver is not None else State())
-        sessions._claims[session] = self.claim
-        self._claimed = True
-        try:
-            self.lease = await sessions.log.acquire(
-                session, owner=sessions.owner, seconds=sessions.lease_seconds
-            )
-            if self.lease is None:
-                raise busy(session, await sessions.read(session))
-        except BaseException:
-            self._let_go()
-            raise
-        return self
-
-    def take(self) -> Lease:
-        """Return the lease, which is the taker's to give back."""
-        assert self.lease is not None
-        lease, self.lease = self.lease, None
-        return lease
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._claimed:
-            return
-        try:
-            # One whose state nobody knows runs out by itself.
-            if self.lease is not None and self.state is not None:
-                await give_back(self._sessions.log, self.lease, self.state)
-        finally:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        del self._sessions._claims[self.session]
-        self.claim.ready.set()
-        if not self.claim.end.done():
-            self.claim.end.set_result(None)
-
-
 def _deadline(clock: Callable[[], datetime]) -> Callable[[State], bool]:
     """Whether the wall-clock time of a run is used up, from now on."""
     begun = clock()
@@ -448,41 +355,6 @@ def _deadline(clock: Callable[[], datetime]) -> Callable[[State], bool]:
         return seconds is not None and (clock() - begun).total_seconds() >= seconds
 
     return late
-
-
-def busy(session: str, state: State) -> SessionBusyError:
-    """Say why a session takes no new run."""
-    calls = open_calls(state)
-    waits = "; ".join(f"call {call.call} ({call.tool}) {call.reason}" for call in calls)
-    return SessionBusyError(
-        f"{session} is busy: {'it waits for ' + waits if waits else 'a run is going'}. "
-        f"Send to it, wait for it, or cancel it",
-        session=session,
-        version=state.version,
-        open_calls=calls,
-    )
-
-
-def check_free(session: str, state: State) -> None:
-    """Refuse a new run while one is open; after a limit or a failure it may start."""
-    if state.phase in (RUNNING, ASKING):
-        raise SessionBusyError(
-            f"{session} holds a run that was interrupted: resume it, or cancel it",
-            session=session,
-            version=state.version,
-            open_calls=open_calls(state),
-        )
-    if state.phase != STOPPED or state.run is None or state.run.status != "paused":
-        return
-    states = {call.state for call in state.open_calls()}
-    if GATED in states:
-        raise busy(session, state)
-    if DECIDED in states:
-        raise SessionBusyError(
-            f"{session} holds a run whose call was decided and not carried out: resume it, or cancel it",
-            session=session,
-            version=state.version,
-        )
 
 
 def _next_agent(first: list[Event], state: State) -> str:

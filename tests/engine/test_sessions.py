@@ -186,41 +186,6 @@ async def test_a_lease_that_ran_out_and_that_nobody_took_is_renewed(monkeypatch:
     assert (await one.run("go", session="s")).final_output == "done"
 
 
-async def test_a_lease_that_is_renewed_just_as_it_is_given_back_is_given_back_again() -> None:
-    beating, rested, released = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    class Late(MemoryLog):
-        tries = 0
-
-        async def acquire(self, session: str, *, owner: str, seconds: float) -> Lease | None:
-            self.tries += 1
-            if self.tries == 2:
-                beating.set()
-                await rested.wait()
-            return await super().acquire(session, owner=owner, seconds=seconds)
-
-        async def append(self, session: str, events: Any, **options: Any) -> Any:
-            done = await super().append(session, events, **options)
-            if options.get("release"):
-                rested.set()
-            return done
-
-        async def release(self, lease: Lease) -> None:
-            await super().release(lease)
-            released.set()
-
-    @tool
-    async def wait() -> str:
-        await beating.wait()
-        return "waited"
-
-    log, agents = Late(), [Agent("a", tools=[wait])]
-    one = Impatient(log, agents=agents, model=ScriptedModel(function_call(wait, {}), "done"))
-    await one.run("go", session="s")
-    await released.wait()
-    assert await free(log)
-
-
 async def test_a_worker_that_lost_its_lease_stops_and_repeats_nothing() -> None:
     log, begun, go = MemoryLog(), asyncio.Event(), asyncio.Event()
     ran: list[str] = []

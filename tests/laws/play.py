@@ -6,7 +6,16 @@ from typing import Any
 
 import msgspec
 
-from batonlog.engine import Agent, Engine, Handoff, RunFailedError, ToolContext, handoff, tool
+from batonlog.engine import (
+    Agent,
+    Engine,
+    Handoff,
+    RunFailedError,
+    SessionBusyError,
+    ToolContext,
+    handoff,
+    tool,
+)
 from batonlog.engine.models import Delta, ModelResponse
 from batonlog.events import (
     ApprovalDecided,
@@ -48,12 +57,16 @@ class Store(MemoryLog):
         super().__init__()
         self.answered: dict[str, int] = {}
         """Responses so far, by session: which step of the script is next."""
+        self.decided: dict[str, int] = {}
+        """Words of a person so far, by session: which verdict is next."""
 
     async def append(self, session: str, events: Sequence[Event], **options: Any) -> Any:
         done = await super().append(session, events, **options)
         if not done.duplicate:
             said = sum(event.type == "model.responded" for event in events)
             self.answered[session] = self.answered.get(session, 0) + said
+            words = sum(event.type == "approval.decided" for event in events)
+            self.decided[session] = self.decided.get(session, 0) + words
         return done
 
     def expire(self, session: str) -> None:
@@ -90,7 +103,6 @@ class Played:
         """What the engine refused to take from a caller."""
         self.failures: dict[int, int] = {}
         self.effect_count = 0
-        self.people_count = 0
         self.engine: Engine[Played]
 
     async def records(self) -> tuple[Record, ...]:
@@ -111,8 +123,7 @@ class Played:
             self.states.append((claim.driver.state.version, self.look(claim.driver.state)))
 
     def verdict(self) -> str:
-        self.people_count += 1
-        return self.script.people[(self.people_count - 1) % len(self.script.people)]
+        return self.script.people[self.store.decided.get(self.session, 0) % len(self.script.people)]
 
 
 class Voice:
@@ -427,6 +438,8 @@ async def play(
         except UsageError as error:
             # What is said may be no item; then nothing has begun.
             played.refused.append(str(error))
+        except SessionBusyError:
+            break  # patience was lost
     await engine.close()
     return played
 
@@ -462,15 +475,21 @@ async def go_on(played: Played, result: RunResult | None) -> RunResult | None:
 
 async def speak(played: Played, call: Ref, why: str) -> None:
     """Say a person's word on one call, if it waits for one."""
-    match played.verdict():
-        case _ if why == "running":
-            pass
-        case "refuse":
-            await played.engine.reject(played.session, call, by="p", reason="no")
-        case "run" if why != "external":
-            await played.engine.approve(played.session, call, by="p")
-        case _:
-            await played.engine.settle(played.session, call, {"settled": str(call)}, by="p")
+    engine, session = played.engine, played.session
+    try:
+        match played.verdict():
+            case _ if why == "running":
+                pass
+            case "refuse":
+                await engine.reject(session, call, by="p", reason="no")
+            case "run" if why != "external":
+                await engine.approve(session, call, by="p")
+            case _:
+                await engine.settle(session, call, {"settled": True}, by="p")
+    except UsageError:
+        # A call that was interrupted is asked about once the session has been resumed.
+        if why != "unknown":
+            raise
 
 
 async def before(played: Played, turn: Turn) -> None:

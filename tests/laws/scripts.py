@@ -395,15 +395,15 @@ def filterings(*, odd: bool = True) -> st.SearchStrategy[Filtering]:
 
 
 def passings(
-    filters: st.SearchStrategy[Filtering | str | None], *, gates: bool = True
+    filters: st.SearchStrategy[Filtering | str | None], *, effects: bool = True
 ) -> st.SearchStrategy[list[Passing]]:
     """Handoffs between the agents: there and back, to one or picked from several."""
     pairs = [(a, b) for a in range(len(AGENTS)) for b in range(len(AGENTS)) if a != b]
     common: dict[str, st.SearchStrategy[Any]] = {
-        "callback": st.sampled_from(["", "", "", "note", "raise"]),
+        "callback": st.sampled_from(["", "", "", "note", "raise"] if effects else [""]),
         "filtering": filters,
         "typed": st.booleans(),
-        "gate": st.sampled_from([False, False, False, gates]),
+        "gate": st.sampled_from([False, False, False, True]),
         "acknowledgement": st.sampled_from([None, None, "Transfer successful"]),
     }
     one = [
@@ -495,6 +495,8 @@ def sayable(value: JSON) -> JSON:
             made = {k: sayable(v) for k, v in value.items() if k not in ("id", "encrypted_content")}
             if "call_id" in made and not 1 <= len(made["call_id"]) <= 64:
                 made["call_id"] = "c5"
+            if value.get("type") == "custom_tool_call":
+                made["call_id"] = f"custom_{made['call_id']}"  # one id is not used for two kinds
             return {**made, "id": value["id"]} if value.get("type") == "mcp_approval_request" else made
         case list() | tuple():
             return [sayable(inner) for inner in value]

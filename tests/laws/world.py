@@ -395,8 +395,8 @@ class World:
     async def _end(self, worker: Worker) -> None:
         engine = worker.engine
         tasks = [*worker.tasks, *worker.beating, *engine._tasks]
-        if engine._sessions._heart is not None:
-            tasks.append(engine._sessions._heart)
+        if engine._sessions._claims._heart is not None:
+            tasks.append(engine._sessions._claims._heart)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,179 @@
+"""Who drives which session: claims within the process, leases between processes.
+
+A session is claimed before anything is awaited, so that two callers of one engine never drive
+it at once. The lease does the same between processes, and runs out if its worker dies.
+"""
+
+import asyncio
+from collections import UserDict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from batonlog.engine.driver import Driver, give_back
+from batonlog.engine.errors import SessionBusyError
+from batonlog.events import EventLog, Lease, LogError, UsageError
+from batonlog.events.lifecycle import ASKING, DECIDED, GATED, RUNNING, STOPPED
+from batonlog.projections.result import open_calls
+from batonlog.projections.state import State
+
+_FASTEST_BEAT = 0.05
+"""Seconds between two looks at the leases, at the least."""
+
+
+class Claim:
+    """One session that is driven here, or is about to be."""
+
+    __slots__ = ("driver", "end", "ready")
+
+    def __init__(self) -> None:
+        self.driver: Driver | None = None
+        self.ready = asyncio.Event()
+        """It is driven, or it is let go."""
+        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Claims(UserDict[str, Claim]):
+    """The claims of one engine, by session."""
+
+    def __init__(
+        self, log: EventLog, *, owner: str, seconds: float, read: Callable[[str], Awaitable[State]]
+    ) -> None:
+        super().__init__()
+        self.log = log
+        self.owner = owner
+        self.seconds = seconds
+        """How long a lease lasts."""
+        self.read = read
+        """Where a session is."""
+        self.closed = False
+        self._heart: asyncio.Task[None] | None = None
+
+    def hold(self, session: str, *, joins: bool = False) -> "Held":
+        """Claim a session and take its lease, for the time of a `with`.
+
+        Raises SessionBusyError while somebody else has it; with `joins` it waits for a claim of
+        this engine to end, and then holds nothing.
+        """
+        return Held(self, session, joins)
+
+    def beat(self) -> None:
+        """Keep the leases of long effects, as long as there are any."""
+        if self._heart is None or self._heart.done():
+            self._heart = asyncio.get_running_loop().create_task(self._heartbeat())
+
+    async def _heartbeat(self) -> None:
+        while self and not self.closed:
+            ends = [claim.end for claim in self.values()]
+            await asyncio.wait(ends, timeout=max(self.seconds / 3, _FASTEST_BEAT))
+            for claim in list(self.values()):
+                if claim.driver is not None:
+                    with suppress(LogError):  # the next beat tries again
+                        await claim.driver.renew(self.owner, self.seconds)
+
+    async def close(self) -> None:
+        """Let every driver reach its next append, and see it out."""
+        self.closed = True
+        claims = list(self.values())
+        for claim in claims:
+            if claim.driver is not None:
+                claim.driver.stop()
+        if claims:
+            await asyncio.wait([claim.end for claim in claims])
+        if self._heart is not None and self._heart.get_loop() is asyncio.get_running_loop():
+            self._heart.cancel()
+            await asyncio.gather(self._heart, return_exceptions=True)
+
+
+class Held:
+    """A claim and its lease, for the time of a `with`. A driver takes the lease over."""
+
+    def __init__(self, claims: Claims, session: str, joins: bool) -> None:
+        self.session = session
+        self.lease: Lease | None = None
+        self.state: State | None = None
+        """Where the session is, once it has been read."""
+        self.claim = Claim()
+        self._claims = claims
+        self._joins = joins
+        self._claimed = False
+
+    async def __aenter__(self) -> Self:
+        claims, session = self._claims, self.session
+        if claims.closed:
+            raise UsageError("the engine was closed")
+        if (other := claims.get(session)) is not None:
+            if self._joins:
+                await asyncio.wait([other.end])
+                return self
+            raise busy(session, other.driver.state if other.driver is not None else State())
+        claims[session] = self.claim
+        self._claimed = True
+        try:
+            self.lease = await claims.log.acquire(session, owner=claims.owner, seconds=claims.seconds)
+            if self.lease is None:
+                raise busy(session, await claims.read(session))
+        except BaseException:
+            self._let_go()
+            raise
+        return self
+
+    def take(self) -> Lease:
+        """Return the lease, which is the taker's to give back."""
+        assert self.lease is not None
+        lease, self.lease = self.lease, None
+        return lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._claimed:
+            return
+        try:
+            # One whose state nobody knows runs out by itself.
+            if self.lease is not None and self.state is not None:
+                await give_back(self._claims.log, self.lease, self.state)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        del self._claims[self.session]
+        self.claim.ready.set()
+        if not self.claim.end.done():
+            self.claim.end.set_result(None)
+
+
+def busy(session: str, state: State) -> SessionBusyError:
+    """Say why a session takes no new run."""
+    calls = open_calls(state)
+    waits = "; ".join(f"call {call.call} ({call.tool}) {call.reason}" for call in calls)
+    return SessionBusyError(
+        f"{session} is busy: {'it waits for ' + waits if waits else 'a run is going'}. "
+        f"Send to it, wait for it, or cancel it",
+        session=session,
+        version=state.version,
+        open_calls=calls,
+    )
+
+
+def check_free(session: str, state: State) -> None:
+    """Refuse a new run while one is open; after a limit or a failure it may start."""
+    if state.phase in (RUNNING, ASKING):
+        raise SessionBusyError(
+            f"{session} holds a run that was interrupted: resume it, or cancel it",
+            session=session,
+            version=state.version,
+            open_calls=open_calls(state),
+        )
+    if state.phase != STOPPED or state.run is None or state.run.status != "paused":
+        return
+    states = {call.state for call in state.open_calls()}
+    if GATED in states:
+        raise busy(session, state)
+    if DECIDED in states:
+        raise SessionBusyError(
+            f"{session} holds a run whose call was decided and not carried out: resume it, or cancel it",
+            session=session,
+            version=state.version,
+        )
