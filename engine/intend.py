@@ -40,10 +40,11 @@ from batonlog.projections.filters import apply_filters, describe
 from batonlog.projections.items import ANSWERED_BY, Item
 from batonlog.projections.legality import repaired, violations
 from batonlog.projections.offers import Parts
+from batonlog.projections.pairing import is_call
 from batonlog.projections.placement import place
 from batonlog.projections.request import digest_of
 from batonlog.projections.rewrite import operations
-from batonlog.projections.state import FILTER_FAILED, Call, State
+from batonlog.projections.state import FILTER_FAILED, Call, ChainState, State
 from batonlog.projections.view import View
 from batonlog.projections.wire import WIRE
 
@@ -414,15 +415,32 @@ def _changes(agent: str, known: Parts | None, now: Resolved) -> list[Event]:
     return [AgentResolved(agent=agent, **changes)] if changes or known is None else []
 
 
+def _check_waiting(state: State, view: View, issuer: tuple[str, str]) -> None:
+    """Refuse input of this turn that cannot be sent: before it has settled, no rewrite mends it."""
+    odd = [item for item, later in state.place.queue if not later and item.type != "message"]
+    if odd and (bad := next(violations(list(view), issuer), None)) is not None:
+        raise UsageError(
+            f"what was added to the run cannot be sent: {bad.message}. Add messages only, or start a new run"
+        )
+
+
+def _goes_on(chain: ChainState | None, view: View, issuer: tuple[str, str]) -> bool:
+    """Whether a request may continue what the provider holds."""
+    if chain is None or chain.issuer != issuer or chain.held >= len(view):
+        return False
+    # The id of a call that somebody gave may be in use there, and only a whole view tells them apart.
+    return not any(is_call(item) for item in view[chain.held :])
+
+
 def _request(state: State, agent: str, issuer: tuple[str, str], *, stored: bool) -> ModelRequested:
     view = state.place.taken()
     if not view:
         raise UsageError(f"there is nothing to show to {agent}: a model needs at least one item")
+    _check_waiting(state, view, issuer)
     parts = state.parts[agent]
-    chain = state.chain
-    chained = stored and chain is not None and chain.issuer == issuer and chain.held < len(view)
-    first = chain.held if chained and chain is not None else 0
-    previous = chain.response_id if chained and chain is not None else None
+    chain = state.chain if stored and _goes_on(state.chain, view, issuer) else None
+    first = chain.held if chain is not None else 0
+    previous = chain.response_id if chain is not None else None
     run = state.run
     return ModelRequested(
         turn=(run.turns if run else 0) + 1,

@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+from tests.laws.play import Played, play
+from tests.laws.scripts import JSON, Script
 
 from batonlog.events import (
     Event,
     GuardrailTripped,
     HandoffFiltered,
-    HandoffMade,
     HistoryRewritten,
     ModelRequested,
     ModelResponded,
@@ -22,12 +23,10 @@ from batonlog.events import (
 from batonlog.events.codec import encode
 from batonlog.events.facts import raw
 from batonlog.events.values import dump, load
-from batonlog.projections import History, Item
+from batonlog.projections import Item
 from batonlog.projections.items import items_of
 from batonlog.projections.placement import Placement, place
 from batonlog.projections.view import View
-from tests.laws.play import Played, play
-from tests.laws.scripts import JSON, Script
 
 
 def played(script: Script, **options: Any) -> tuple[Played, tuple[Record, ...]]:
@@ -46,7 +45,15 @@ def bare(value: object) -> JSON:
         case View():
             return ("view", [bare(item) for item in value])
         case Item():
-            return ("item", value.ref, bytes(value.held), value.agent, value.answers, value.issuer, value.replaces)
+            return (
+                "item",
+                value.ref,
+                bytes(value.held),
+                value.agent,
+                value.answers,
+                value.issuer,
+                value.replaces,
+            )
         case Raw():
             return bytes(value)
         case Event():

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
+from tests.laws.scripts import AGENTS, JSON, ROUTE, TOOLS, Edit, Filtering, Passing, Script, Turn, named
 
 from batonlog.engine import (
     Agent,
@@ -45,7 +46,6 @@ from batonlog.projections import (
 from batonlog.projections.filters import apply_filters
 from batonlog.projections.rewrite import operations
 from batonlog.projections.state import run_state
-from tests.laws.scripts import AGENTS, JSON, ROUTE, TOOLS, Edit, Filtering, Passing, Script, Turn, named
 
 SESSION = "talk"
 
@@ -420,7 +420,7 @@ def engine_of(played: Played, log: Any = None, *, models: Models = voices) -> En
 
 # -- playing
 
-_PATIENCE = 12
+_PATIENCE = 40
 """How often a run that waits or has failed is taken up again."""
 
 

@@ -118,9 +118,7 @@ surrogates = st.sampled_from(["\ud800", "a\udfffb", "😀", "\ud83d\ude00", "\x0
 texts = st.one_of(st.sampled_from(["ok", "yes", "It is 42."]), st.text(max_size=12), surrogates)
 """Also texts that UTF-8 cannot hold."""
 
-scalars = st.one_of(
-    texts, st.integers(-(2**70), 2**70), st.floats(allow_nan=True), st.booleans(), st.none()
-)
+scalars = st.one_of(texts, st.integers(-(2**70), 2**70), st.floats(allow_nan=True), st.booleans(), st.none())
 values = st.one_of(
     texts,
     scalars,
@@ -141,11 +139,13 @@ arguments = st.one_of(
     st.integers(0, 7).map(lambda n: f'{{"n": {n}}}'),
     st.integers(0, 7).map(lambda n: f'{{"n": {n}}}'),
     st.integers(0, 7).map(lambda n: f'{{"n": {n}}}'),
-    st.sampled_from(['{"n": 1', "", "null", "[1]", '{"n": "one"}', '{"n": 1, "m": "\ud800"}', "{}", "\ud800"]),
+    st.sampled_from(
+        ['{"n": 1', "", "null", "[1]", '{"n": "one"}', '{"n": 1, "m": "\ud800"}', "{}", "\ud800"]
+    ),
 )
 
 names = st.sampled_from(
-    [*TOOLS, *"look look look look pay pay ask ask steer steer".split()]
+    [*TOOLS, *["look", "look", "look", "look", "pay", "pay", "ask", "ask", "steer", "steer"]]
     + ["@0", "@1", "@2"] * 4
     + [*TRANSFERS, ROUTE, "nosuch", "bad name!", "n" * 70, "\ud800"]
 )
@@ -175,14 +175,15 @@ thoughts = st.builds(
 )
 
 
-
 def called(call_id: str, name: str, text: str) -> Thing:
     """A call as a model makes it."""
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": text}
 
 
 calls = st.builds(called, st.one_of(call_ids, call_ids, call_ids, odd_call_ids), names, arguments)
-transfers = st.builds(called, call_ids, st.sampled_from(["@0", "@1", "@2"]), st.sampled_from(["{}", '{"n": 1}']))
+transfers = st.builds(
+    called, call_ids, st.sampled_from(["@0", "@1", "@2"]), st.sampled_from(["{}", '{"n": 1}'])
+)
 
 custom_calls = st.builds(
     lambda call_id, name: {
@@ -215,7 +216,11 @@ hosted = st.one_of(
 """What the provider does by itself, or asks for what this engine does not do."""
 
 unheard = st.sampled_from(
-    [{"type": "quantum_leap", "id": "q1", "to": "\ud800"}, {"type": "telepathy"}, {"type": "telepathy", "id": 7}]
+    [
+        {"type": "quantum_leap", "id": "q1", "to": "\ud800"},
+        {"type": "telepathy"},
+        {"type": "telepathy", "id": 7},
+    ]
 )
 """Items of types that nobody has heard of."""
 
@@ -237,9 +242,7 @@ def outputs_of(*kinds: st.SearchStrategy[Thing]) -> st.SearchStrategy[list[Thing
     return st.one_of(plain, plain, plain, anything)
 
 
-def steps(
-    outputs: st.SearchStrategy[list[Thing]], *, failing: bool = True
-) -> st.SearchStrategy[list[Step]]:
+def steps(outputs: st.SearchStrategy[list[Thing]], *, failing: bool = True) -> st.SearchStrategy[list[Step]]:
     """What the models say, turn by turn."""
     rarely = st.sampled_from([False] * 11 + [True])
     return st.lists(
@@ -266,9 +269,7 @@ new_items = st.one_of(
     st.builds(
         lambda c, text: {"type": "function_call_output", "call_id": c, "output": text}, call_ids, texts
     ),
-    st.builds(
-        lambda c: {"type": "custom_tool_call", "call_id": c, "name": "x", "input": "i"}, call_ids
-    ),
+    st.builds(lambda c: {"type": "custom_tool_call", "call_id": c, "name": "x", "input": "i"}, call_ids),
     st.builds(lambda c: {"type": "custom_tool_call_output", "call_id": c, "output": "o"}, call_ids),
     st.builds(
         lambda n, sealed: {
@@ -281,7 +282,9 @@ new_items = st.one_of(
         st.booleans(),
     ),
     st.just({"type": "item_reference", "id": "msg_1"}),
-    st.just({"type": "mcp_approval_request", "id": "mcpr_1", "name": "x", "server_label": "s", "arguments": ""}),
+    st.just(
+        {"type": "mcp_approval_request", "id": "mcpr_1", "name": "x", "server_label": "s", "arguments": ""}
+    ),
     st.just({"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}),
     st.just({"type": "computer_call", "id": "cu_1", "call_id": "c9", "status": "completed"}),
     st.just({"type": "compaction", "encrypted_content": "made up"}),
@@ -461,11 +464,18 @@ def turns(*, limits: bool = True) -> st.SearchStrategy[list[Turn]]:
 
 
 filters = st.one_of(
-    filterings(odd=False), filterings(odd=False), filterings(odd=False), filterings(), st.just("default"), st.none()
+    filterings(odd=False),
+    filterings(odd=False),
+    filterings(odd=False),
+    filterings(),
+    st.just("default"),
+    st.none(),
 )
 
 
-def conversations(steps: st.SearchStrategy[list[Step]], **others: st.SearchStrategy[Any]) -> st.SearchStrategy[Script]:
+def conversations(
+    steps: st.SearchStrategy[list[Step]], **others: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Script]:
     """Whole conversations with these steps."""
     tools = [{}, {}, {1: ("look",)}, {2: ()}, {0: ("look", "pay"), 1: ("steer", "ask", "lost")}]
     parts: dict[str, st.SearchStrategy[Any]] = {

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.laws.checks import bare, played, put, said, shown, without_rewrites
+from tests.laws.depth import examples
+from tests.laws.scripts import Script, scripts
 
 import batonlog.projections.filters as filters
 from batonlog.events import GuardrailTripped, Record, Ref
@@ -21,9 +24,6 @@ from batonlog.projections import (
 )
 from batonlog.projections.placement import Placement, place
 from batonlog.projections.state import State, advance, run_state
-from tests.laws.checks import bare, played, put, said, shown, without_rewrites
-from tests.laws.depth import examples
-from tests.laws.scripts import Script, scripts
 
 
 @examples(60)

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.laws.checks import played
+from tests.laws.depth import examples
+from tests.laws.play import Played as Play
+from tests.laws.play import append, engine_of
+from tests.laws.scripts import Script, Step, called, scripts
 
 from batonlog.events import InputAdded, ModelResponded, Ref
 from batonlog.projections import Item, model_history, session_history
 from batonlog.projections.items import OURS
 from batonlog.projections.placement import Placement, place
-from tests.laws.checks import played
-from tests.laws.depth import examples
-from tests.laws.play import append, engine_of
-from tests.laws.play import Played as Play
-from tests.laws.scripts import Script, Step, called, scripts
 
 
 def calls_of(items: Sequence[Item], version: int) -> list[Ref]:
@@ -103,7 +103,9 @@ async def finish_in_order(
                     text = {"role": "user", "content": f"between {k}"}
                     await append(play.store, play.session, InputAdded(input=(text,), goes_to="turn", by="u"))
             doors[n].set()
-            while not any(r.type == "tool.returned" and r.event.call.index == n for r in await play.records()):  # type: ignore[attr-defined]
+            while not any(
+                r.type == "tool.returned" and r.event.call.index == n for r in await play.records()
+            ):  # type: ignore[attr-defined]
                 await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as group:

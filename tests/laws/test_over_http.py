@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given
+from tests.laws.depth import examples
+from tests.laws.play import Played, play
+from tests.laws.scripts import JSON, Script, http_scripts, named
 
 from batonlog.engine.openai_responses import OpenAIResponsesModel, request_body
 from batonlog.engine.testing.fake_responses import FakeResponsesServer
 from batonlog.events import Record
 from batonlog.events.values import load
 from batonlog.projections import model_request, timeline
-from tests.laws.depth import examples
-from tests.laws.play import Played, play
-from tests.laws.scripts import JSON, Script, http_scripts, named
 
 _ENOUGH = 200
 """Requests of the longest conversation."""
@@ -42,7 +42,9 @@ def _said(output: Any, incomplete: bool) -> Any:
     return say
 
 
-async def over_http(script: Script, *, stream: bool = True) -> tuple[Played, FakeResponsesServer, tuple[Record, ...]]:
+async def over_http(
+    script: Script, *, stream: bool = True
+) -> tuple[Played, FakeResponsesServer, tuple[Record, ...]]:
     """Play a script with a real client and a strict server."""
     async with FakeResponsesServer(*answers(script)) as server:
 

@@ -2,14 +2,14 @@
 
 import msgspec
 from hypothesis import given
+from tests.laws.checks import Provider, bare, played, shown, views
+from tests.laws.depth import examples
+from tests.laws.scripts import Script, scripts
 
 from batonlog.events import ModelRequested
 from batonlog.projections import History, model_history, model_request, server_chain, timeline
 from batonlog.projections.legality import violations
 from batonlog.projections.state import run_state
-from tests.laws.checks import Provider, bare, played, shown, views
-from tests.laws.depth import examples
-from tests.laws.scripts import Script, scripts
 
 
 @examples(100)

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.laws.checks import bare, played, shown, views
+from tests.laws.depth import examples
+from tests.laws.play import edited
+from tests.laws.scripts import Edit, Script, edits, odd_edits, scripts
 
 from batonlog.events import HandoffFiltered, HandoffMade, HistoryRewritten, Ref, Rewrite, UsageError
 from batonlog.events.codec import fresh
@@ -16,10 +20,6 @@ from batonlog.projections.placement import place
 from batonlog.projections.rewrite import operations, rewritten
 from batonlog.projections.state import run_state
 from batonlog.projections.view import View
-from tests.laws.checks import bare, played, shown, views
-from tests.laws.depth import examples
-from tests.laws.play import edited
-from tests.laws.scripts import Edit, Script, edits, odd_edits, scripts
 
 some_edits = st.lists(st.one_of(edits, edits, odd_edits), max_size=4)
 issuers = st.sampled_from([None, ("loopback", "first"), ("loopback", "second"), ("elsewhere", "third")])

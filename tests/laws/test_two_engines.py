@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
+from tests.laws.depth import examples
+from tests.laws.world import Plan, World
 
 import batonlog.engine.driver as driver
 import batonlog.engine.flights as flights
-from tests.laws.depth import examples
-from tests.laws.world import Plan, World
 
 plans = st.builds(
     Plan,
@@ -48,7 +48,10 @@ async def live(plan: Plan, schedule: Sequence[int]) -> World:
 
 
 def told(world: World) -> list[str]:
-    return [f"{r.version} {a} {r.event}"[:200] for r, a in zip(world.store.trace, world.store.authors, strict=True)]
+    return [
+        f"{r.version} {a} {r.event}"[:200]
+        for r, a in zip(world.store.trace, world.store.authors, strict=True)
+    ]
 
 
 @examples(150, many=6000)

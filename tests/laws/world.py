@@ -6,11 +6,17 @@ takes is checked at once against the laws.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from tests.laws.checks import Provider, bare, shown
+from tests.laws.play import Store
+from tests.laws.scripts import JSON, called
+
+import batonlog.engine.driver as driver
 from batonlog.engine import Agent, Engine, RunFailedError, SessionBusyError, ToolContext, handoff, tool
 from batonlog.engine.models import ChainLostError, Delta, ModelResponse
 from batonlog.events import (
@@ -49,11 +55,10 @@ from batonlog.projections import FilterInput, Item, ModelRequest, RunResult, mes
 from batonlog.projections.legality import violations
 from batonlog.projections.placement import Placement, place
 from batonlog.projections.state import State, advance, run_state
-from tests.laws.checks import Provider, bare, shown
-from tests.laws.play import Store
-from tests.laws.scripts import JSON, called
 
 SESSION = "talk"
+PATIENCE = driver._TRIES
+"""How often a batch is given to a store that fails."""
 
 
 # -- the store, and the laws of what it takes
@@ -97,6 +102,11 @@ class Watched(Store):
         new = self.state = advance(old, record.version, event)
         if record.type in ANYONE:
             assert new.phase == old.phase, f"{record.type} moved the run"
+        if old.cancel is not None and old.phase != IDLE:
+            begins = isinstance(event, ModelRequested) or (
+                isinstance(event, ToolCalled) and not old.cancel.after_turn
+            )
+            assert not begins, f"{record.type} {record.version} after a cancel"
         self._check_growth(record, old.place, new.place)
         self._check_order(new)
         self._provider.hear(record, list(new.place.settled))
@@ -126,7 +136,9 @@ class Watched(Store):
         calls = [ref for ref in new.calls if any(item.answers == ref for item in items)]
         if calls:
             begin = next(n for n, item in enumerate(items) if item.answers in calls)
-            assert [item.answers for item in items[begin : begin + len(calls)]] == calls, "outputs out of order"
+            assert [item.answers for item in items[begin : begin + len(calls)]] == calls, (
+                "outputs out of order"
+            )
             before = items[begin - 1].ref
             assert before is not None
             assert before.version == new.response, "something came between calls and outputs"
@@ -150,6 +162,7 @@ class Port(EventLog):
         self.dead = False
         self.news = News()
         """For a process that is not told at once."""
+        self._tries: Counter[object] = Counter()
         self._world = world
         self._store = world.store
 
@@ -167,16 +180,28 @@ class Port(EventLog):
                 self._world.operations.remove(pending)
 
     async def append(self, session: str, events: Sequence[Event], **options: Any) -> Appended:
-        taken: Appended = await self._ask(
-            "append", lambda: self._store.take(self.name, session, events, **options)
-        )
-        return taken
+        try:
+            taken: Appended = await self._ask(
+                "append", lambda: self._store.take(self.name, session, events, **options)
+            )
+            return taken
+        except ConflictError:
+            raise
+        except LogError as error:
+            self._tries[options["ids"][0]] += 1
+            if isinstance(error, FencedError) or self._tries[options["ids"][0]] == PATIENCE:
+                self._world.gave_up.append((self.name, self._world.now))
+            raise
 
     async def records(self, session: str, *, after: int = 0, until: int | None = None) -> tuple[Record, ...]:
-        found: tuple[Record, ...] = await self._ask(
-            "records", lambda: self._store.records(session, after=after, until=until)
-        )
-        return found
+        try:
+            found: tuple[Record, ...] = await self._ask(
+                "records", lambda: self._store.records(session, after=after, until=until)
+            )
+            return found
+        except LogError:
+            self._world.gave_up.append((self.name, self._world.now))
+            raise
 
     async def acquire(self, session: str, *, owner: str, seconds: float) -> Lease | None:
         async def take() -> Lease | None:
@@ -471,6 +496,21 @@ class World:
             self.speaking.remove(task)
             self._look_at("person", task)
         assert not self.unexpected, self.unexpected
+        self._check_cancelled()
+
+    def _check_cancelled(self) -> None:
+        """Whoever is told at once, and has nothing else to wait for, stops what somebody has cancelled."""
+        cancels = [r.version for r in self.store.trace if r.type == "cancel.requested"]
+        cancel = self.store.state.cancel
+        if cancel is None or cancel.after_turn or "records" in self.slow:
+            return
+        occupied = {one.port.name for one in self.operations} | {
+            one.worker for one in self.doing if not one.intent
+        }
+        for one in self.doing:
+            deaf = one.worker[0] in self.deaf
+            if one.intent and one.intent < cancels[-1] and not deaf and one.worker not in occupied:
+                raise AssertionError(f"{one.token} of {one.key} goes on though somebody has cancelled")
 
     def _look_at(self, name: str, task: asyncio.Task[Any]) -> None:
         if task.cancelled() or not task.done():
@@ -484,11 +524,10 @@ class World:
                 since = self.takers[max(self.began.pop(task, 0) - 1, 0) :]
                 if all(taker == name for taker in since):
                     self.unexpected.append(error)
-                self.gave_up.append((name, self.now))
             case IllegalTransitionError() | ConflictError() as error:
                 self.unexpected.append(error)
             case LogError():
-                self.gave_up.append((name, self.now))
+                pass
             case UsageError() if name == "person":
                 pass
             case error:
@@ -795,7 +834,11 @@ def agents_of(world: World, name: str) -> list[Agent[Any]]:
 
     async def summary(given: FilterInput[Any]) -> Any:
         await think("filter")
-        return [{"role": "developer", "content": f"{len(given)} items so far"}, *given[-1:], *given.latest[:1]]
+        return [
+            {"role": "developer", "content": f"{len(given)} items so far"},
+            *given[-1:],
+            *given.latest[:1],
+        ]
 
     async def instructions(context: Any) -> str:
         await think("instructions")
