@@ -90,7 +90,8 @@ def without_rewrites(records: Sequence[Record]) -> Placement:
             case HistoryRewritten() | HandoffFiltered():
                 continue
             case GuardrailTripped() as event if event.rewrite is not None:
-                tripped = msgspec.structs.replace(event, rewrite=None)
+                replaced: Any = msgspec.structs.replace
+                tripped = replaced(event, rewrite=None)
                 state = place(state, record.version, tripped)
             case event:
                 state = place(state, record.version, event)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from batonlog.engine import (
     Handoff,
     RunFailedError,
     SessionBusyError,
+    Tool,
     ToolContext,
     handoff,
     tool,
@@ -76,7 +78,7 @@ class Store(MemoryLog):
             self._leases[session] = (owner, epoch, seconds, min(until, 1))
 
 
-class Failed(Exception):
+class FailedError(Exception):
     """What a scripted model, filter or callback raises."""
 
 
@@ -151,7 +153,7 @@ class Voice:
         step = steps[n]
         if step.fails and not played.failures.get(n):
             played.failures[n] = 1
-            raise Failed(f"step {n}")
+            raise FailedError(f"step {n}")
         yield Delta(kind="text", text="…", agent=request.agent, turn=request.turn)
         yield ModelResponse(
             named(step.output, [one["name"] for one in request.tools]),
@@ -201,7 +203,7 @@ async def ask(context: ToolContext[Played], n: int) -> object:
 async def boom(context: ToolContext[Played], n: int) -> object:
     """Raise."""
     await _begin(context, n)
-    raise Failed("\ud800 tool")
+    raise FailedError("\ud800 tool")
 
 
 @tool
@@ -237,8 +239,7 @@ async def stop(context: ToolContext[Played], n: int) -> object:
     return "stopping"
 
 
-wait = tool(lambda: None, name="wait")
-wait._call = None  # runs elsewhere
+wait: Tool[Any] = Tool("wait", None)  # runs elsewhere
 
 ALL_TOOLS = {one.name: one for one in (look, pay, ask, boom, steer, note, lost, wait, stop)}
 assert set(ALL_TOOLS) == set(TOOLS)
@@ -299,7 +300,7 @@ def edited(items: Sequence[Item], edits: Sequence[Edit], own: History | None = N
             case "strange":
                 out.append(Item(Ref(999, 0), msgspec.Raw(b'{"role":"user","content":"not from here"}')))
             case "raise":
-                raise Failed("filter")
+                raise FailedError("filter")
     return out
 
 
@@ -317,7 +318,7 @@ def filter_of(played: Played, filtering: Filtering) -> Callable[[FilterInput[Any
         key = id(filtering)
         if played.failures.get(key, 0) < filtering.fails:
             played.failures[key] = played.failures.get(key, 0) + 1
-            raise Failed("filter")
+            raise FailedError("filter")
         return edited(given, filtering.edits, given.own)
 
     async def work_later(given: FilterInput[Any]) -> Any:
@@ -344,13 +345,13 @@ def _handoff(played: Played, passing: Passing) -> Handoff[Any]:
         played.see()
         await played.pause()
         if passing.callback == "raise":
-            raise Failed("callback")
+            raise FailedError("callback")
         context.note("passed", len(targets))
 
     def pick(context: ToolContext[Played], value: object = None) -> str:
         match passing.picks:
             case "raise":
-                raise Failed("pick")
+                raise FailedError("pick")
             case "nowhere":
                 return "nobody"
             case "self":
@@ -379,7 +380,7 @@ def agents_of(played: Played, second: Any) -> list[Agent[Any]]:
     script = played.script
     made = []
     for n, name in enumerate(AGENTS):
-        found = {}
+        found: dict[str, Any] = {}
         for passing in script.passings:
             if passing.source == n:
                 one = _handoff(played, passing)
@@ -447,12 +448,10 @@ async def play(
 async def take(played: Played, turn: Turn, run: Callable[..., Any]) -> RunResult | None:
     """One run, from what is said to its end."""
     result: RunResult | None = None
-    try:
+    with suppress(RunFailedError):
         result = await run(
             turn.says, session=played.session, context=played, limits=Limits(turns=turn.limit or 10)
         )
-    except RunFailedError:
-        pass
     return await go_on(played, result)
 
 
@@ -532,7 +531,7 @@ async def rewrite(played: Played, edits: Sequence[Edit]) -> None:
 
 __all__ = [
     "SESSION",
-    "Failed",
+    "FailedError",
     "Played",
     "Store",
     "Voice",

@@ -154,7 +154,7 @@ names = st.sampled_from(
 
 def said(texts: st.SearchStrategy[str]) -> st.SearchStrategy[Thing]:
     """A message of an assistant."""
-    parts = st.one_of(
+    parts: st.SearchStrategy[Any] = st.one_of(
         texts,
         texts.map(lambda text: [{"type": "output_text", "text": text, "annotations": []}]),
         texts.map(lambda text: [{"type": "refusal", "refusal": text}]),
@@ -225,7 +225,7 @@ unheard = st.sampled_from(
 """Items of types that nobody has heard of."""
 
 
-def outputs_of(*kinds: st.SearchStrategy[Thing]) -> st.SearchStrategy[list[Thing]]:
+def outputs_of(*kinds: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Thing]]:
     """What a model may say in one turn: usually sensible, sometimes anything in any order."""
     work = st.lists(calls, min_size=1, max_size=3)
     plain = st.one_of(
@@ -321,7 +321,9 @@ odd_items = st.sampled_from(
 )
 """What looks like an item and is none that a provider takes, or almost one."""
 
-no_items = st.sampled_from([None, 7, "text", {}, {"type": "nonsense"}, {"role": "nobody", "content": ""}, []])
+no_items: st.SearchStrategy[Any] = st.sampled_from(
+    [None, 7, "text", {}, {"type": "nonsense"}, {"role": "nobody", "content": ""}, []]
+)
 """What is no item at all."""
 
 changes = st.one_of(

@@ -30,7 +30,7 @@ parts = st.floats(0, 1)
 @examples(80)
 @given(scripts, parts)
 def test_a_fork_has_the_past_of_its_parent(script: Script, part: float) -> None:
-    kept, records, fork, at = asyncio.run(forked(script, part))
+    _, records, fork, at = asyncio.run(forked(script, part))
     assert len(fork) == at + 1
     assert [record.hash for record in fork[:at]] == [record.hash for record in records[:at]]
     assert [record.payload for record in fork[:at]] == [record.payload for record in records[:at]]

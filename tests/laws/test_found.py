@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from tests.laws.play import Store, append
+from tests.laws.scripts import JSON
 
 import batonlog.engine.driver as driver
 from batonlog.engine import (
@@ -36,15 +38,21 @@ from batonlog.events import (
     UsageError,
 )
 from batonlog.events.codec import fresh
-from batonlog.projections import History, Item, ModelRequest, check_legal, model_history, repair, session_history
+from batonlog.projections import (
+    History,
+    Item,
+    ModelRequest,
+    check_legal,
+    model_history,
+    repair,
+    session_history,
+)
 from batonlog.projections.items import as_item
 from batonlog.projections.legality import repaired, violations
 from batonlog.projections.request import wire_input
 from batonlog.projections.rewrite import operations, rewritten
 from batonlog.projections.state import State, advance, run_state
 from batonlog.projections.view import View
-from tests.laws.play import Store, append
-from tests.laws.scripts import JSON
 
 ISSUER = ("ScriptedModel", "scripted")
 
@@ -248,6 +256,37 @@ def test_an_item_that_a_provider_made_may_keep_what_nobody_has_heard_of() -> Non
 def test_an_item_that_is_made_another_kind_of_item_may_not_keep_its_old_fields() -> None:
     with pytest.raises(UsageError, match="a message has no field"):
         call("c1", 4).replace(type="message", role="user", content="a call once")
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        None,
+        7,
+        "text",
+        {"role": "user", "content": "hi"},
+        [],
+        [7],
+        [None],
+        [{}],
+        [{"type": "nonsense"}],
+        [{"role": "nobody", "content": "hi"}],
+        [{"type": "function_call_output", "call_id": "c7", "output": "an orphan"}],
+        [{"type": "reasoning", "id": "rs_1", "summary": []}],
+        [{"type": "item_reference", "id": "msg_1"}],
+    ],
+)
+async def test_what_is_no_history_or_leaves_nothing_makes_no_handoff(returned: Any) -> None:
+    back = Agent("back")
+    front = Agent("front", handoffs=[handoff(back, input_filter=lambda history: returned)])
+    log = Store()
+    engine = Engine(log, agents=[front, back], model=ScriptedModel(function_call(back, {}), "on my own"))
+    with pytest.raises(RunFailedError, match=r"handoff\.filter"):
+        await engine.run("hi", session="s")
+    records = await log.records("s")
+    assert "handoff.made" not in [record.type for record in records]
+    assert model_history(records) == session_history(records)
+    assert (await engine.run("well?", session="s")).agent == "front"
 
 
 @pytest.mark.parametrize("item", [{"role": "user", "content": "hi", "id": None}])

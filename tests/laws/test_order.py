@@ -11,7 +11,7 @@ from tests.laws.play import Played as Play
 from tests.laws.play import append, engine_of
 from tests.laws.scripts import Script, Step, called, scripts
 
-from batonlog.events import InputAdded, ModelResponded, Ref
+from batonlog.events import InputAdded, ModelResponded, Ref, ToolReturned
 from batonlog.projections import Item, model_history, session_history
 from batonlog.projections.items import OURS
 from batonlog.projections.placement import Placement, place
@@ -95,17 +95,18 @@ async def finish_in_order(
     play.pause = pause  # type: ignore[method-assign]
 
     async def open_doors() -> None:
-        while len(play.effects) < len(script.steps[0].output):
+        while len(play.effects) < len(script.steps[0].output):  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0)
-        for place, n in enumerate(order):
+        for nth, n in enumerate(order):
             for k, where in enumerate(interruptions):
-                if where % len(order) == place:
+                if where % len(order) == nth:
                     text = {"role": "user", "content": f"between {k}"}
                     await append(play.store, play.session, InputAdded(input=(text,), goes_to="turn", by="u"))
             doors[n].set()
-            while not any(
-                r.type == "tool.returned" and r.event.call.index == n for r in await play.records()
-            ):  # type: ignore[attr-defined]
+            while not any(  # noqa: ASYNC110  # nobody tells
+                isinstance(record.event, ToolReturned) and record.event.call.index == n
+                for record in await play.records()
+            ):
                 await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as group:

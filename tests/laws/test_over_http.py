@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given
+from hypothesis import strategies as st
 from tests.laws.depth import examples
 from tests.laws.play import Played, play
 from tests.laws.scripts import JSON, Script, http_scripts, named
@@ -61,9 +62,9 @@ async def over_http(
 
 
 @examples(60, many=3000)
-@given(http_scripts)
-def test_the_server_never_refuses_a_request_of_the_engine(script: Script) -> None:
-    _, server, _ = asyncio.run(over_http(script, stream=not script.chain))
+@given(http_scripts, st.booleans())
+def test_the_server_never_refuses_a_request_of_the_engine(script: Script, stream: bool) -> None:
+    _, server, _ = asyncio.run(over_http(script, stream=stream))
     assert server.refusals == ()
 
 

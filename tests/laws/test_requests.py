@@ -66,17 +66,17 @@ def test_a_request_is_rebuilt_from_the_log_as_the_model_was_given_it(script: Scr
     kept, records = played(script)
     asked = [turn.requested for turn in timeline(records)]
     assert len(asked) == len(kept.requests)
-    for version, given, raw in zip(asked, kept.requests, kept.raw, strict=True):
+    for version, asked_for, raw in zip(asked, kept.requests, kept.raw, strict=True):
         rebuilt = model_request(records, at=version)  # raises if its digest does not hold
-        assert shown(rebuilt.input) == shown(given.input)
+        assert shown(rebuilt.input) == shown(asked_for.input)
         assert [bytes(item) for item in rebuilt.raw_input] == raw
-        assert rebuilt.digest == given.digest
-        assert rebuilt.previous_response_id == given.previous_response_id
-        assert rebuilt.instructions == given.instructions
-        assert rebuilt.model == given.model
-        assert rebuilt.agent == given.agent
-        assert list(map(bytes, rebuilt.raw_tools)) == list(map(bytes, given.raw_tools))
-        assert bytes(rebuilt.raw_settings) == bytes(given.raw_settings)
+        assert rebuilt.digest == asked_for.digest
+        assert rebuilt.previous_response_id == asked_for.previous_response_id
+        assert rebuilt.instructions == asked_for.instructions
+        assert rebuilt.model == asked_for.model
+        assert rebuilt.agent == asked_for.agent
+        assert list(map(bytes, rebuilt.raw_tools)) == list(map(bytes, asked_for.raw_tools))
+        assert bytes(rebuilt.raw_settings) == bytes(asked_for.raw_settings)
         for item in raw:
             msgspec.json.decode(item)  # UTF-8, without lone surrogates
 

@@ -11,14 +11,23 @@ from tests.laws.depth import examples
 from tests.laws.play import edited
 from tests.laws.scripts import Edit, Script, edits, odd_edits, scripts
 
-from batonlog.events import HandoffFiltered, HandoffMade, HistoryRewritten, Ref, Rewrite, UsageError
+from batonlog.events import (
+    HandoffFiltered,
+    HandoffMade,
+    HistoryRewritten,
+    Ref,
+    Rewrite,
+    RunFailed,
+    UsageError,
+)
 from batonlog.events.codec import fresh
+from batonlog.events.lifecycle import STOPPED
 from batonlog.projections import FilterInput, History, Item, check_legal, repair
 from batonlog.projections.filters import apply_filters
 from batonlog.projections.legality import repaired, violations
 from batonlog.projections.placement import place
 from batonlog.projections.rewrite import operations, rewritten
-from batonlog.projections.state import run_state
+from batonlog.projections.state import FILTER_FAILED, run_state
 from batonlog.projections.view import View
 
 some_edits = st.lists(st.one_of(edits, edits, odd_edits), max_size=4)
@@ -102,6 +111,23 @@ def test_a_filter_event_alone_changes_nothing(script: Script) -> None:
         if isinstance(record.event, HandoffFiltered):
             assert shown(states[n].items()) == shown(states[n - 1].items())
             assert states[n].agent == states[n - 1].agent
+
+
+@examples(60)
+@given(scripts)
+def test_a_filter_that_fails_leaves_the_record_whole_and_makes_no_handoff(script: Script) -> None:
+    _, records = played(script)
+    states = views(records)
+    for n, record in enumerate(records):
+        if not (isinstance(record.event, RunFailed) and record.event.kind == FILTER_FAILED):
+            continue
+        state = run_state(records[: n + 1])
+        assert state.open_calls()
+        assert state.phase == STOPPED
+        begun = max(k for k in range(n) if records[k].type in ("model.responded", "run.resumed"))
+        assert not [r for r in records[begun : n + 1] if r.type.startswith("handoff.")]
+        assert states[n].agent == states[begun].agent
+        assert list(states[n].settled) == list(states[begun].settled)
 
 
 @examples(100)

@@ -17,7 +17,7 @@ from tests.laws.play import Store
 from tests.laws.scripts import JSON, called
 
 import batonlog.engine.driver as driver
-from batonlog.engine import Agent, Engine, RunFailedError, SessionBusyError, ToolContext, handoff, tool
+from batonlog.engine import Agent, Engine, RunFailedError, SessionBusyError, Tool, ToolContext, handoff, tool
 from batonlog.engine.models import ChainLostError, Delta, ModelResponse
 from batonlog.events import (
     ApprovalDecided,
@@ -28,6 +28,7 @@ from batonlog.events import (
     FencedError,
     HandoffMade,
     Head,
+    HistoryRewritten,
     IllegalTransitionError,
     Lease,
     Limits,
@@ -37,6 +38,7 @@ from batonlog.events import (
     ModelResponded,
     Record,
     Ref,
+    Rewrite,
     RunCancelled,
     RunCompleted,
     RunResumed,
@@ -50,7 +52,7 @@ from batonlog.events import (
 from batonlog.events.lifecycle import ANYONE, ASKING, GATED, IDLE, RUNNING, STOPPED, objection
 from batonlog.events.log import Alarm, Appended
 from batonlog.events.news import News
-from batonlog.events.record import GENESIS, link
+from batonlog.events.record import GENESIS, link, new_id
 from batonlog.projections import FilterInput, Item, ModelRequest, RunResult, messages_only, model_request
 from batonlog.projections.legality import violations
 from batonlog.projections.placement import Placement, place
@@ -84,7 +86,8 @@ class Watched(Store):
         bare_handed = options.get("lease") is None and self.state.phase != STOPPED
         done = await self.append(session, events, **options)
         if bare_handed and not done.duplicate:
-            assert all(event.type in ANYONE for event in events), f"{author} drives without a lease"
+            free = all(event.type in ANYONE or event.type == "history.rewritten" for event in events)
+            assert free, f"{author} drives without a lease"
         for record in await self.records(session, after=len(self.trace)):
             self.judge(record)
             self.trace.append(record)
@@ -508,7 +511,7 @@ class World:
             one.worker for one in self.doing if not one.intent
         }
         for one in self.doing:
-            deaf = one.worker[0] in self.deaf
+            deaf = one.worker[0] in self.plan.deaf
             if one.intent and one.intent < cancels[-1] and not deaf and one.worker not in occupied:
                 raise AssertionError(f"{one.token} of {one.key} goes on though somebody has cancelled")
 
@@ -529,7 +532,7 @@ class World:
             case LogError():
                 pass
             case UsageError() if name == "person":
-                pass
+                pass  # what waited does so no more
             case error:
                 self.unexpected.append(error)
 
@@ -578,6 +581,8 @@ class World:
                 work: Coroutine[Any, Any, Any] = self.api.send(f"more {self._said}", session=SESSION)
             case "note":
                 work = self.api.note(SESSION, "n", n)
+            case "rewrite":
+                work = self._rewrite(n)
             case "cancel":
                 work = self.api.cancel(SESSION, after_turn=n % 2 == 1)
             case "approve" if gated:
@@ -590,6 +595,27 @@ class World:
                 return
         self.tell(f"person: {what}")
         self.speaking.append(asyncio.get_running_loop().create_task(work))
+
+    async def _rewrite(self, n: int) -> None:
+        """Have somebody rewrite the view from outside, where no call is open and nothing is asked."""
+        while True:
+            state = run_state(await self.api.log.records(SESSION))
+            if state.phase == ASKING or state.open_calls() or not state.version:
+                return
+            view = state.place.settled
+            kept = [["take", max(len(view) - 1 - n % 4, 0), len(view)]]
+            put = ["put", {"role": "developer", "content": "in short"}]
+            change = Rewrite(filter="by hand", parameters={}, operations=(put, *kept))
+            try:
+                await self.api.log.append(
+                    SESSION,
+                    [HistoryRewritten(cause="manual", rewrite=change)],
+                    expected=state.version,
+                    ids=[new_id()],
+                )
+                return
+            except ConflictError:
+                continue
 
     async def let(self, n: int, how: str = "through") -> None:
         """Let an operation of the store through, or fail before or after it is done."""
@@ -654,7 +680,7 @@ class World:
         elif kind < 80:
             self.speak("send")
         elif kind < 88:
-            self.speak(["approve", "approve", "reject", "settle", "note"][n % 5], n // 5)
+            self.speak(["approve", "approve", "reject", "settle", "note", "rewrite"][n % 6], n // 6)
         elif kind < 89:
             self.speak("cancel", n)
         elif kind < 91:
@@ -703,6 +729,7 @@ class World:
         return bool(self.operations or self.doing or self.speaking or self.worker("A").tasks)
 
     async def _go_on(self) -> None:
+        self.hear()
         while self.operations:
             await self.let(0)
             await self.rest()
@@ -813,8 +840,7 @@ def agents_of(world: World, name: str) -> list[Agent[Any]]:
         """Do what is better not asked about."""
         return await perform(context)
 
-    elsewhere = tool(lambda: None, name="elsewhere")
-    elsewhere._call = None
+    elsewhere: Tool[Any] = Tool("elsewhere", None)
 
     async def ready(context: ToolContext[Any]) -> None:
         choice, token = await world.do(name, "tool", context.call, world.call_of(context))
