@@ -5,7 +5,7 @@ nothing about a call that was already made. What needs the code (a filter, instr
 tool's arguments) is named here and computed elsewhere.
 """
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from batonlog.events import (
     ApprovalDecided,
@@ -20,6 +20,7 @@ from batonlog.events import (
     ToolReturned,
 )
 from batonlog.events.lifecycle import ASKED, CALLED, DECIDED, GATED, RUNNING, UNKNOWN
+from batonlog.events.values import dump, load
 from batonlog.projections.items import ANSWERED_BY
 from batonlog.projections.offers import Offer
 from batonlog.projections.state import Call, State
@@ -31,6 +32,9 @@ NOBODY_KNOWS = "This call was interrupted. Nobody knows whether it took effect."
 SUPERSEDED = "This call was not made: the conversation went on without it."
 TRUNCATED = "The answer was cut off by the token limit, so none of its calls was made. Call again, with less."
 NOT_FIRST = "Not made: another transfer of the same answer came first."
+
+LONGEST = 10_485_760
+"""Most characters of an output that the Responses API takes."""
 
 
 class Step(Struct, frozen=True):
@@ -181,10 +185,33 @@ def _as_decided(call: Call) -> Event | None:
     if call.verdict == "run":
         return None
     if call.verdict == "answer":
-        output = call.output
-        return ToolReturned(call=call.ref, call_id=call.call_id, output=output, item=ANSWERED_BY[call.item])
+        return returned(call, call.output)
     text = call.reason or REJECTED
     return _abandoned(call, "unknown", text) if call.attempts else refused(call, "rejected", text)
+
+
+def returned(call: Call, output: object, *, error: bool = False) -> ToolReturned:
+    """Answer a call with its output. Of one that no provider takes, the model is shown the beginning."""
+    return ToolReturned(
+        call=call.ref,
+        call_id=call.call_id,
+        output=output,
+        error=error,
+        shown=_shown(output),
+        item=ANSWERED_BY[call.item],
+    )
+
+
+def _shown(output: object) -> str | None:
+    size = len(output) if isinstance(output, str) else len(dump(output))
+    if size <= LONGEST:  # in bytes it is no less than in characters
+        return None
+    given = load(output) if isinstance(output, Raw) else output
+    text = given if isinstance(given, str) else dump(given).decode()
+    if len(text) <= LONGEST:
+        return None
+    note = f"… [cut off here: {len(text)} characters in all]"
+    return text[: LONGEST - len(note)] + note
 
 
 def _rejection(decision: ApprovalDecided) -> str:

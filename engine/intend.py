@@ -296,7 +296,7 @@ class Intentions:
             after = await apply_filters(filters, self._filter_input(state, base, made, value))
         name, parameters = describe(filters) if filters else ("drop_untaken_transfers", {})
         kept = [item for item in after if untaken.isdisjoint((item.ref, item.answers, *item.replaces))]
-        if filters and not repaired(kept, None):
+        if filters and not repaired(kept, self._issuer_of(made.target)):
             raise UsageError(
                 f"filter {name} left nothing that can be shown: an output needs its call, "
                 f"and reasoning what followed it"
@@ -306,6 +306,13 @@ class Intentions:
             return ()
         rewrite = Rewrite(filter=name, parameters=parameters, operations=tuple(changes))
         return (HandoffFiltered(call=made.call, rewrite=rewrite),)
+
+    def _issuer_of(self, agent: str) -> tuple[str, str] | None:
+        """Whom an agent will ask; None if that cannot be told."""
+        try:
+            return issuer_of(self._setup.model_of(self._setup.registry[agent]))
+        except Exception:  # of a provider: asking for the model again will say so
+            return None
 
     def _filter_input(self, state: State, base: View, made: HandoffMade, value: object) -> FilterInput[Any]:
         turn = state.response

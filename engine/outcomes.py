@@ -9,15 +9,16 @@ from typing import Any
 
 from msgspec import Struct
 
+from batonlog.engine.decide import returned
 from batonlog.engine.draft import Draft
 from batonlog.engine.errors import words_of
 from batonlog.engine.intend import Intentions
 from batonlog.engine.models import ChainLostError, ModelResponse
 from batonlog.engine.tools import Tool
-from batonlog.events import JSON, ModelFailed, ModelResponded, NoteAdded, Ref, ToolReturned
+from batonlog.events import JSON, ModelFailed, ModelResponded, NoteAdded, Ref
 from batonlog.events.lifecycle import SETTLED
 from batonlog.events.values import plain
-from batonlog.projections.items import ANSWERED_BY
+from batonlog.projections.state import Call
 
 
 class ModelAnswered(Struct, frozen=True):
@@ -71,13 +72,11 @@ class ToolDone(Struct, frozen=True):
 
     async def add(self, draft: Draft, intentions: Intentions) -> None:
         """Add its events. Raises IllegalTransitionError if the call is closed."""
-        call = draft.state.calls.get(self.call)
-        call_id = call.call_id if call is not None else ""
-        item = ANSWERED_BY[call.item] if call is not None else "function_call_output"
-        returned = ToolReturned(
-            call=self.call, call_id=call_id, output=self.output, error=self.error, item=item
-        )
-        draft.add(*(NoteAdded(name=name, data=data) for name, data in self.noted.items()), returned)
+        # A call that is not known any more is refused by the draft.
+        nobodys = Call(self.call, call_id="", item="function_call", name="", agent="", arguments="")
+        call = draft.state.calls.get(self.call, nobodys)
+        notes = [NoteAdded(name=name, data=data) for name, data in self.noted.items()]
+        draft.add(*notes, returned(call, self.output, error=self.error))
 
 
 class CallbackReturned(Struct, frozen=True):

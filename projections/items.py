@@ -152,7 +152,7 @@ class Item(Struct, frozen=True, gc=False, eq=False):
             held=held,
             agent=self.agent,
             answers=self.answers,
-            issuer=self.issuer,
+            issuer=self.issuer if is_known_to_maker(self, head_of(held)) else None,
             replaces=self.replaces or ((self.ref,) if self.ref is not None else ()),
             thought=self.thought,
         )
@@ -168,6 +168,14 @@ class Item(Struct, frozen=True, gc=False, eq=False):
     def __repr__(self) -> str:
         text = self.text
         return f"Item({self.ref or 'new'} {self.role or self.type} {text[:40]!r})"
+
+
+def is_known_to_maker(item: Item, edited: Head) -> bool:
+    """Whether whoever made an item takes it back after an edit.
+
+    Under another id he does not know it, and sealed reasoning still holds what was edited out.
+    """
+    return edited.type == item.type != "reasoning" and edited.id == item.head.id
 
 
 def text_of(content: JSON) -> str:

@@ -7,7 +7,7 @@ refs of what it was made from, and without it the item counts as made from all t
 saw. Positions, not ids: so it replays without the filter, and no payload holds its own version.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from batonlog.events import JSON, Ref, Rewrite, UsageError
 from batonlog.events.facts import raw
 from batonlog.events.values import dump, load
-from batonlog.projections.items import ANSWERED_BY, Item, head_of
+from batonlog.projections.items import ANSWERED_BY, Item, head_of, is_known_to_maker
 from batonlog.projections.view import View
 
 Past = Sequence[tuple[int, View]]
@@ -44,6 +44,7 @@ def rewritten(before: View, rewrite: Rewrite, *, past: Past, version: int, first
     """
     out: list[Item] = []
     index = first
+    sources: dict[Ref | None, Item] = {}
     for data in raw(rewrite, "operations"):
         operation = _read(data)
         if operation is None:
@@ -53,7 +54,8 @@ def rewritten(before: View, rewrite: Rewrite, *, past: Past, version: int, first
             source: Sequence[Item] = before if at is None else _past_view(past, at)
             out.extend(source[one:two])
         elif kind == "put":
-            out.append(_put(one, two, before, Ref(version, index)))
+            sources = sources or {item.ref: item for item in before}
+            out.append(_put(one, two, sources, past, Ref(version, index)))
             index += 1
     return View(out)
 
@@ -84,17 +86,15 @@ def _past_view(past: Past, at: int) -> Sequence[Item]:
     return ()
 
 
-def _put(held: Raw, covers: JSON, before: View, ref: Ref) -> Item:
+def _put(held: Raw, covers: JSON, sources: Mapping[Ref | None, Item], past: Past, ref: Ref) -> Item:
     refs = _refs(covers)
-    source = _edited(refs, before) if len(refs) == 1 else None
+    source = sources.get(refs[0]) or _past_item(refs[0], past) if len(refs) == 1 else None
     if source is None:
         return Item(ref, held, replaces=refs)
     head = head_of(held)
     # An edited item still answers its call, and is still its agent's; an output may be made up for its call.
     answers = source.ref if ANSWERED_BY.get(source.type) == head.type else source.answers
-    # Under another id its maker does not know it, and sealed reasoning still holds what was edited out.
-    same = head.type == source.type != "reasoning" and head.id == source.head.id
-    issuer = source.issuer if same else None
+    issuer = source.issuer if is_known_to_maker(source, head) else None
     return Item(ref, held, source.agent, answers, issuer, refs, source.thought)
 
 
@@ -105,8 +105,9 @@ def _refs(covers: JSON) -> tuple[Ref, ...]:
         return ()
 
 
-def _edited(refs: tuple[Ref, ...], before: View) -> Item | None:
-    return next((item for item in before if item.ref == refs[0]), None)
+def _past_item(ref: Ref, past: Past) -> Item | None:
+    """An item of an earlier view: a filter may edit what it finds there."""
+    return next((item for _, view in reversed(past) for item in view if item.ref == ref), None)
 
 
 def operations(before: Sequence[Item], after: Iterable[Item], *, past: Past = ()) -> list[JSON] | None:

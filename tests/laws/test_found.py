@@ -35,6 +35,7 @@ from batonlog.events import (
     Ref,
     Rewrite,
     RunStarted,
+    ToolReturned,
     UsageError,
 )
 from batonlog.events.codec import fresh
@@ -144,6 +145,19 @@ def test_a_call_and_its_output_go_out_under_one_id_though_a_filter_changed_one(c
     assert list(violations(list(view), None)) == []
     sent = [item["call_id"] for item in map(from_json, wire_input(view))]
     assert sent == (["mine", "mine"] if changed == "call" else ["c1", "c1"])
+
+
+def test_an_edited_item_of_an_earlier_view_still_answers_its_call() -> None:
+    earlier = View([call("c1", 4, 0), call("c1", 4, 1), output("c1", 5, Ref(4, 0)), output("c1", 6, Ref(4, 1))])
+    now = View([said("hi", 8)])
+    after = [*earlier[:2], *(item.replace(output="[hidden]") for item in earlier[2:])]
+    changes = operations(now, after, past=[(7, earlier)])
+    assert changes is not None
+    made = Rewrite(filter="f", parameters={}, operations=tuple(changes))
+    event = fresh(HistoryRewritten(cause="manual", rewrite=made))
+    assert isinstance(event, HistoryRewritten)
+    view = rewritten(now, event.rewrite, past=[(7, earlier)], version=99, first=0)
+    assert [item.answers for item in view] == [None, None, Ref(4, 0), Ref(4, 1)]
 
 
 def test_an_output_of_another_type_than_its_call_wants_is_no_answer() -> None:
@@ -370,6 +384,43 @@ async def test_a_call_that_somebody_gives_breaks_the_chain_where_its_id_may_be_i
         await engine.run(given, session="s")
         assert server.refusals == ()
         assert "previous_response_id" not in server.requests[-1]
+
+
+@pytest.mark.parametrize("output", ["x" * 10_485_761, "é" * 10_485_761, ["x" * 10_485_760]])
+async def test_an_output_that_no_provider_takes_is_shown_cut_off_and_kept_whole(output: JSON) -> None:
+    from batonlog.engine.openai_responses import OpenAIResponsesModel
+
+    @tool
+    async def big() -> object:
+        """Return a lot."""
+        return output
+
+    log = Store()
+    async with FakeResponsesServer(function_call("big", {}, call_id="c1"), "done") as server:
+        model = OpenAIResponsesModel("m", client=server.client)
+        engine = Engine(log, agents=[Agent("a", tools=[big])], model=model)
+        assert (await engine.run("hi", session="s")).final_output == "done"
+        assert server.refusals == ()
+    (returned,) = [record.event for record in await log.records("s") if record.type == "tool.returned"]
+    assert isinstance(returned, ToolReturned)
+    assert returned.output == output
+    assert len(returned.shown) == 10_485_760
+    assert "characters in all]" in returned.shown[-60:]
+
+
+@pytest.mark.parametrize("output", ["x" * 10_485_760, {"a": 1}, None])
+async def test_an_output_that_a_provider_takes_is_shown_as_it_is(output: JSON) -> None:
+    @tool
+    async def big() -> object:
+        """Return a lot."""
+        return output
+
+    log = Store()
+    model = ScriptedModel(function_call("big", {}, call_id="c1"), "done")
+    await Engine(log, agents=[Agent("a", tools=[big])], model=model).run("hi", session="s")
+    (returned,) = [record.event for record in await log.records("s") if record.type == "tool.returned"]
+    assert isinstance(returned, ToolReturned)
+    assert returned.shown is None
 
 
 # -- who drives

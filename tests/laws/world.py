@@ -383,6 +383,7 @@ class World:
         self._made = 0
         self._said = 0
         self.workers: dict[str, Worker] = {}
+        self.leaving: list[Worker] = []
         self.api = PatientEngine(Port(self, "person"))
         self.speaking: list[asyncio.Task[Any]] = []
 
@@ -419,6 +420,14 @@ class World:
         await self._end(worker)
         for one in dropped:
             one.done.cancel()  # for what outlives those who asked
+
+    def leave(self, letter: str) -> None:
+        """Let a process end as it should: what it has done is kept, and its leases are given back."""
+        worker = self.workers.pop(letter, None)
+        if worker is not None:
+            self.tell(f"{worker.name} leaves")
+            worker.tasks.append(asyncio.get_running_loop().create_task(worker.engine.close()))
+            self.leaving.append(worker)
 
     async def _end(self, worker: Worker) -> None:
         engine = worker.engine
@@ -488,7 +497,7 @@ class World:
                 break
         else:
             raise AssertionError("it never comes to rest")
-        for worker in self.workers.values():
+        for worker in [*self.workers.values(), *self.leaving]:
             ended = [task for task in worker.tasks if task.done()]
             for task in sorted(ended, key=_failed, reverse=True):
                 worker.tasks.remove(task)
@@ -533,6 +542,8 @@ class World:
                 pass
             case UsageError() if name == "person":
                 pass  # what waited does so no more
+            case UsageError() as error if "closed" in str(error):
+                assert name in [worker.name for worker in self.leaving]
             case error:
                 self.unexpected.append(error)
 
@@ -687,8 +698,11 @@ class World:
             self.tell("the lease runs out")
             self.store.expire(SESSION)
         elif kind < 93:
-            self.tell(f"{letter} crashes")
-            await self.crash(letter)
+            if n // 2 % 3 == 2:
+                self.leave(letter)
+            else:
+                self.tell(f"{letter} crashes")
+                await self.crash(letter)
         elif kind < 94 and self.operations:
             # It is stored, and whoever asked for it dies before he hears.
             one = self.operations[n % len(self.operations)]
@@ -726,7 +740,8 @@ class World:
         assert bare(run_state(records)) == bare(self.store.state)
 
     def _busy(self) -> bool:
-        return bool(self.operations or self.doing or self.speaking or self.worker("A").tasks)
+        going = [*self.worker("A").tasks, *(task for worker in self.leaving for task in worker.tasks)]
+        return bool(self.operations or self.doing or self.speaking or going)
 
     async def _go_on(self) -> None:
         self.hear()
@@ -799,6 +814,9 @@ class World:
         """Leave no task behind."""
         for letter in list(self.workers):
             await self.crash(letter)
+        for worker in self.leaving:
+            worker.port.dead = True
+            await self._end(worker)
         for task in self.speaking:
             task.cancel()
         await asyncio.gather(*self.speaking, return_exceptions=True)
