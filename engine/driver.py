@@ -109,6 +109,7 @@ class Driver:
                     await self._append(draft)
                 while not self._stopping and await self._advance():
                     pass
+                await self._keep_landed()
             finally:
                 await self._leave()
 
@@ -154,6 +155,19 @@ class Driver:
         if self.state.phase not in (RUNNING, ASKING):
             return False  # what comes after this run is not ours
         return bool(draft.events) or bool(self._flights) or await self._has_news()
+
+    async def _keep_landed(self) -> None:
+        """Record what effects have come to before one was told to stop. Nothing follows from it here."""
+        while self._flights.landed and not self._lost:
+            draft = Draft(self.session, self.state)
+            await self._fold(draft, self._flights.landed)
+            if draft.events:
+                try:
+                    await self._append(draft)
+                except ConflictError:
+                    await self._catch_up()
+                    continue
+            self._flights.landed.clear()
 
     async def _has_news(self) -> bool:
         """Whether somebody has appended something, which is folded then."""

@@ -13,15 +13,11 @@ import batonlog.engine.driver as driver
 from batonlog.engine import (
     Agent,
     Engine,
-    Limits,
-    ModelResponse,
     RunFailedError,
     SessionBusyError,
-    ToolContext,
     handoff,
     tool,
 )
-from batonlog.engine.models import Delta
 from batonlog.engine.testing import ScriptedModel, assistant_message, function_call
 from batonlog.engine.testing.fake_responses import FakeResponsesServer
 from batonlog.events import (
@@ -29,7 +25,6 @@ from batonlog.events import (
     HistoryRewritten,
     InputAdded,
     LogError,
-    ModelRequested,
     NoteAdded,
     Record,
     Ref,
@@ -42,7 +37,6 @@ from batonlog.events.codec import fresh
 from batonlog.projections import (
     History,
     Item,
-    ModelRequest,
     check_legal,
     model_history,
     repair,
@@ -52,7 +46,6 @@ from batonlog.projections.items import as_item
 from batonlog.projections.legality import repaired, violations
 from batonlog.projections.request import wire_input
 from batonlog.projections.rewrite import operations, rewritten
-from batonlog.projections.state import State, advance, run_state
 from batonlog.projections.view import View
 
 ISSUER = ("ScriptedModel", "scripted")
@@ -148,7 +141,9 @@ def test_a_call_and_its_output_go_out_under_one_id_though_a_filter_changed_one(c
 
 
 def test_an_edited_item_of_an_earlier_view_still_answers_its_call() -> None:
-    earlier = View([call("c1", 4, 0), call("c1", 4, 1), output("c1", 5, Ref(4, 0)), output("c1", 6, Ref(4, 1))])
+    earlier = View(
+        [call("c1", 4, 0), call("c1", 4, 1), output("c1", 5, Ref(4, 0)), output("c1", 6, Ref(4, 1))]
+    )
     now = View([said("hi", 8)])
     after = [*earlier[:2], *(item.replace(output="[hidden]") for item in earlier[2:])]
     changes = operations(now, after, past=[(7, earlier)])
@@ -610,6 +605,3 @@ async def test_a_stream_ends_though_its_run_had_to_begin_twice() -> None:
     types = [update.type async for update in stream if isinstance(update, Record)]
     assert types[-1] == "run.completed"
     assert (await stream.result()).final_output == "done"
-
-
-__all__ = ["Delta", "Limits", "ModelRequest", "ModelRequested", "ModelResponse", "State", "ToolContext", "advance", "run_state"]

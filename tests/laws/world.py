@@ -210,7 +210,7 @@ class Port(EventLog):
         async def take() -> Lease | None:
             lease = await self._store.acquire(session, owner=owner, seconds=seconds)
             if lease is not None and seconds:
-                self._world.takers.append(self.name)
+                self._world.takers.append((self.name, self._world.now))
             return lease
 
         lease: Lease | None = await self._ask("acquire", take)
@@ -262,6 +262,7 @@ class Doing:
     """Version of the event that announced it; 0 for code, which nothing announces."""
     done: asyncio.Future[int]
     token: str
+    began: int
     ended: int = 0
     """When it came to something."""
     cancelled: bool = False
@@ -372,8 +373,10 @@ class World:
         self.crashed: set[str] = set()
         self.gave_up: list[tuple[str, int]] = []
         """Workers whose store failed them, or who lost their lease, and when."""
-        self.takers: list[str] = []
-        """Who has taken the lease, in order."""
+        self.takers: list[tuple[str, int]] = []
+        """Who has taken the lease, and when."""
+        self.left: dict[str, int] = {}
+        """When each worker that has left did so."""
         self.began: dict[asyncio.Task[Any], int] = {}
         """How many had when a task began."""
         self.now = 0
@@ -421,13 +424,17 @@ class World:
         for one in dropped:
             one.done.cancel()  # for what outlives those who asked
 
-    def leave(self, letter: str) -> None:
+    def leave(self, letter: str, n: int) -> None:
         """Let a process end as it should: what it has done is kept, and its leases are given back."""
         worker = self.workers.pop(letter, None)
         if worker is not None:
+            own = [k for k, one in enumerate(self.doing) if one.worker == worker.name]
+            if own:
+                self.finish(own[n % len(own)], n)  # at the same moment
             self.tell(f"{worker.name} leaves")
             worker.tasks.append(asyncio.get_running_loop().create_task(worker.engine.close()))
             self.leaving.append(worker)
+            self.left[worker.name] = self.now
 
     async def _end(self, worker: Worker) -> None:
         engine = worker.engine
@@ -446,7 +453,13 @@ class World:
         """Begin an effect, and wait for the world to say what it comes to."""
         self._made += 1
         one = Doing(
-            worker, kind, key, intent, asyncio.get_running_loop().create_future(), f"{kind}{self._made}"
+            worker,
+            kind,
+            key,
+            intent,
+            asyncio.get_running_loop().create_future(),
+            f"{kind}{self._made}",
+            self.now,
         )
         if intent:
             self._enter(one)
@@ -534,7 +547,7 @@ class World:
                 pass
             case FencedError() as error:
                 since = self.takers[max(self.began.pop(task, 0) - 1, 0) :]
-                if all(taker == name for taker in since):
+                if all(taker == name for taker, _ in since):
                     self.unexpected.append(error)
             case IllegalTransitionError() | ConflictError() as error:
                 self.unexpected.append(error)
@@ -699,7 +712,7 @@ class World:
             self.store.expire(SESSION)
         elif kind < 93:
             if n // 2 % 3 == 2:
-                self.leave(letter)
+                self.leave(letter, n // 6)
             else:
                 self.tell(f"{letter} crashes")
                 await self.crash(letter)
@@ -804,7 +817,9 @@ class World:
             case HandoffMade(call=call):
                 return call == one.key
             case RunResumed():
-                return self.store.authors[record.version - 1] != one.worker
+                gone = self.left.get(one.worker, self.now)
+                others = [when for name, when in self.takers if name != one.worker]
+                return any(one.began <= when <= gone for when in others)  # taken over while it worked
             case RunCancelled():
                 return True
             case _:
