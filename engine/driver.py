@@ -158,6 +158,7 @@ class Driver:
 
     async def _keep_landed(self) -> None:
         """Record what effects have come to before one was told to stop. Nothing follows from it here."""
+        self._flights.collect()
         while self._flights.landed and not self._lost:
             draft = Draft(self.session, self.state)
             await self._fold(draft, self._flights.landed)

@@ -63,6 +63,12 @@ class Flights:
         if self._alarm is not None:
             self._alarm.ring()
 
+    def collect(self) -> None:
+        """Take in what has just ended, and of which nobody was told yet."""
+        for key, task in list(self._tasks.items()):
+            if task.done():
+                self._land(key, task)
+
     async def wait(self, news: Callable[[], Awaitable[bool]]) -> None:
         """Wait until an effect has come to something, or `news` finds that something has happened.
 
