@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
-from tests.laws.play import Played, play
+from tests.laws.play import play
+from tests.laws.played import Played
 from tests.laws.scripts import JSON, Script
 
 from batonlog.events import (

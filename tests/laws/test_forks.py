@@ -4,10 +4,13 @@ import asyncio
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.laws.cast import engine_of
 from tests.laws.checks import Provider, shown, views
+from tests.laws.conversations import scripts
 from tests.laws.depth import examples
-from tests.laws.play import Played, engine_of, go_on, play, take
-from tests.laws.scripts import Script, Turn, scripts
+from tests.laws.play import go_on, play, take
+from tests.laws.played import Played
+from tests.laws.scripts import Script, Turn
 
 from batonlog.events import ModelRequested, Record
 from batonlog.events.lifecycle import CALLED, DECIDED, IDLE
@@ -16,49 +19,53 @@ from batonlog.projections.legality import violations
 from batonlog.projections.state import run_state
 
 
-async def forked(script: Script, part: float) -> tuple[Played, tuple[Record, ...], tuple[Record, ...], int]:
+async def forked(script: Script) -> tuple[Played, tuple[Record, ...], list[tuple[Record, ...]]]:
+    """Play a script, and fork it at every version."""
     kept = await play(script)
     records = await kept.records()
-    at = 1 + int(part * (len(records) - 1))
-    await kept.engine.fork(kept.session, at=at, into="fork")
-    return kept, records, await kept.store.records("fork"), at
+    forks = []
+    for record in records:
+        name = await kept.engine.fork(kept.session, at=record.version)
+        forks.append(await kept.store.records(name))
+    return kept, records, forks
 
 
-parts = st.floats(0, 1)
+@examples(30)
+@given(scripts)
+def test_a_fork_at_any_version_has_the_past_of_its_parent(script: Script) -> None:
+    _, records, forks = asyncio.run(forked(script))
+    for at, fork in enumerate(forks, 1):
+        assert len(fork) == at + 1
+        assert [record.hash for record in fork[:at]] == [record.hash for record in records[:at]]
+        assert fork[:at] == records[:at]
+        assert shown(session_history(fork)) == shown(session_history(records, at=at))
+        assert shown(model_history(fork)) == shown(model_history(records, at=at))
 
 
-@examples(80)
-@given(scripts, parts)
-def test_a_fork_has_the_past_of_its_parent(script: Script, part: float) -> None:
-    _, records, fork, at = asyncio.run(forked(script, part))
-    assert len(fork) == at + 1
-    assert [record.hash for record in fork[:at]] == [record.hash for record in records[:at]]
-    assert [record.payload for record in fork[:at]] == [record.payload for record in records[:at]]
-    assert shown(session_history(fork)) == shown(session_history(records, at=at))
-    assert shown(model_history(fork)) == shown(model_history(records, at=at))
-
-
-@examples(80)
-@given(scripts, parts)
-def test_a_fork_leaves_its_parent_alone(script: Script, part: float) -> None:
-    kept, records, _, _ = asyncio.run(forked(script, part))
+@examples(30)
+@given(scripts)
+def test_a_fork_leaves_its_parent_alone(script: Script) -> None:
+    kept, records, _ = asyncio.run(forked(script))
     assert asyncio.run(kept.records()) == records
 
 
-@examples(80)
-@given(scripts, parts)
-def test_nothing_is_in_flight_or_decided_in_a_fork(script: Script, part: float) -> None:
-    _, _, fork, _ = asyncio.run(forked(script, part))
-    state = run_state(fork)
-    assert state.request is None
-    assert not [call for call in state.open_calls() if call.state in (CALLED, DECIDED)]
+@examples(30)
+@given(scripts)
+def test_nothing_is_in_flight_or_decided_in_a_fork(script: Script) -> None:
+    _, _, forks = asyncio.run(forked(script))
+    for fork in forks:
+        state = run_state(fork)
+        assert state.request is None
+        assert not [call for call in state.open_calls() if call.state in (CALLED, DECIDED)]
 
 
-@examples(80)
-@given(scripts, parts)
+@examples(25)
+@given(scripts, st.floats(0, 1))
 def test_a_fork_goes_on_to_a_legal_end(script: Script, part: float) -> None:
     async def on() -> tuple[tuple[Record, ...], int]:
-        kept, _, _, at = await forked(script, part)
+        kept = await play(script)
+        at = 1 + int(part * (len(await kept.records()) - 1))
+        await kept.engine.fork(kept.session, at=at, into="fork")
         effects = len(kept.effects)
         other = Played(script, kept.store, "fork")
         engine = engine_of(other)

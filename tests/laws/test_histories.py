@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.laws.checks import bare, played, put, said, shown, without_rewrites
+from tests.laws.conversations import scripts
 from tests.laws.depth import examples
-from tests.laws.scripts import Script, scripts
+from tests.laws.scripts import Script
 
 import batonlog.projections.filters as filters
 from batonlog.events import GuardrailTripped, Record, Ref
@@ -26,14 +27,14 @@ from batonlog.projections.placement import Placement, place
 from batonlog.projections.state import State, advance, run_state
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_the_session_is_the_same_with_and_without_rewrites(script: Script) -> None:
     _, records = played(script)
     assert shown(session_history(records)) == shown(without_rewrites(records).items())
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_the_session_holds_everything_that_was_said_exactly_once(script: Script) -> None:
     _, records = played(script)
@@ -42,7 +43,7 @@ def test_the_session_holds_everything_that_was_said_exactly_once(script: Script)
     assert {item.ref: bytes(item.held) for item in session_history(records)} == said(records)
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_every_item_of_every_view_stands_in_exactly_one_event(script: Script) -> None:
     _, records = played(script)
@@ -62,7 +63,7 @@ def test_every_item_of_every_view_stands_in_exactly_one_event(script: Script) ->
                 assert bytes(item.held) == heard[item.ref]
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_without_a_rewrite_the_view_is_the_session(script: Script) -> None:
     _, records = played(script)
@@ -78,7 +79,7 @@ def has_rewrite(record: Record) -> bool:
     )
 
 
-@examples(40)
+@examples(25)
 @given(scripts)
 def test_folding_on_gives_what_folding_from_scratch_gives(script: Script) -> None:
     _, records = played(script)
@@ -92,7 +93,7 @@ def test_folding_on_gives_what_folding_from_scratch_gives(script: Script) -> Non
         assert shown(session.items()) == shown(session_history(records[:n]))
 
 
-@examples(40)
+@examples(25)
 @given(scripts)
 def test_a_fold_at_a_version_is_the_fold_of_the_records_until_then(script: Script) -> None:
     _, records = played(script)
@@ -108,7 +109,7 @@ def test_a_fold_at_a_version_is_the_fold_of_the_records_until_then(script: Scrip
         assert usage(records, at=n) == usage(before)
 
 
-@examples(60)
+@examples(30)
 @given(scripts, st.randoms(use_true_random=False))
 def test_going_on_from_one_state_in_two_ways_leaves_both_right(script: Script, chance: random.Random) -> None:
     _, records = played(script)
@@ -134,7 +135,7 @@ def go_on(state: State, records: Sequence[Record]) -> State:
     return state
 
 
-@examples(40)
+@examples(25)
 @given(scripts)
 def test_replay_calls_no_filter(script: Script) -> None:
     kept, records = played(script)
@@ -149,7 +150,7 @@ def test_replay_calls_no_filter(script: Script) -> None:
     assert kept.filtered == called
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_settled_histories_only_grow_except_at_a_rewrite(script: Script) -> None:
     _, records = played(script)
@@ -163,7 +164,7 @@ def test_settled_histories_only_grow_except_at_a_rewrite(script: Script) -> None
             assert list(view.settled)[: len(was_view)] == was_view
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_a_call_and_its_output_are_told_apart_by_refs(script: Script) -> None:
     _, records = played(script)

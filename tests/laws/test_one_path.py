@@ -7,22 +7,16 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.laws.cast import engine_of
 from tests.laws.checks import played, shown
+from tests.laws.conversations import conversations, passings, scripts, turns
 from tests.laws.depth import examples
-from tests.laws.play import Played, Store, before, engine_of, go_on, take
-from tests.laws.scripts import (
-    JSON,
-    Script,
-    conversations,
-    filterings,
-    hosted,
-    outputs_of,
-    passings,
-    scripts,
-    steps,
-    turns,
-    unheard,
-)
+from tests.laws.filterings import filterings
+from tests.laws.play import before, go_on, take
+from tests.laws.played import Played
+from tests.laws.sayings import hosted, outputs_of, steps, unheard
+from tests.laws.scripts import JSON, Script
+from tests.laws.store import Store
 
 from batonlog.engine import RunFailedError, SessionBusyError
 from batonlog.events import (
@@ -98,7 +92,7 @@ async def streamed(script: Script) -> Played:
     return kept
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_a_streamed_run_comes_to_what_a_plain_one_does(script: Script) -> None:
     plain, records = played(script)
@@ -186,7 +180,7 @@ calm = conversations(
 """Conversations whose every effect is idempotent, and in which nobody else speaks."""
 
 
-@examples(100)
+@examples(50)
 @given(calm, st.lists(st.integers(1, 25), min_size=1, max_size=3), st.booleans())
 def test_an_interrupted_run_comes_to_what_a_plain_one_does(
     script: Script, deaths: list[int], after: bool

@@ -5,11 +5,14 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.laws.cast import engine_of
 from tests.laws.checks import played
+from tests.laws.conversations import scripts
 from tests.laws.depth import examples
-from tests.laws.play import Played as Play
-from tests.laws.play import append, engine_of
-from tests.laws.scripts import Script, Step, called, scripts
+from tests.laws.played import Played as Play
+from tests.laws.sayings import called
+from tests.laws.scripts import Script, Step
+from tests.laws.store import append
 
 from batonlog.events import InputAdded, ModelResponded, Ref, ToolReturned
 from batonlog.projections import Item, model_history, session_history
@@ -21,7 +24,7 @@ def calls_of(items: Sequence[Item], version: int) -> list[Ref]:
     return [item.ref for item in items if item.ref and item.ref.version == version and item.type in OURS]
 
 
-@examples(80)
+@examples(25)
 @given(scripts)
 def test_outputs_stand_in_call_order_in_every_history(script: Script) -> None:
     _, records = played(script)
@@ -38,7 +41,7 @@ def test_outputs_stand_in_call_order_in_every_history(script: Script) -> None:
             assert answers == sorted(answers)
 
 
-@examples(80)
+@examples(25)
 @given(scripts)
 def test_a_message_never_splits_a_call_from_its_output(script: Script) -> None:
     _, records = played(script)
@@ -59,7 +62,7 @@ def check_block(items: Sequence[Item], version: int) -> None:
     assert not calls or found == wanted
 
 
-@examples(80)
+@examples(25)
 @given(
     st.permutations(range(5)),
     st.lists(st.integers(0, 4), max_size=3),

@@ -6,9 +6,11 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.laws.conversations import http_scripts
 from tests.laws.depth import examples
-from tests.laws.play import Played, play
-from tests.laws.scripts import JSON, Script, http_scripts, named
+from tests.laws.play import play
+from tests.laws.played import Played
+from tests.laws.scripts import JSON, Script, named
 
 from batonlog.engine.openai_responses import OpenAIResponsesModel, request_body
 from batonlog.engine.testing.fake_responses import FakeResponsesServer
@@ -61,7 +63,7 @@ async def over_http(
         return kept, server, await kept.records()
 
 
-@examples(60, many=3000)
+@examples(50, many=3000)
 @given(http_scripts, st.booleans())
 def test_the_server_never_refuses_a_request_of_the_engine(script: Script, stream: bool) -> None:
     _, server, _ = asyncio.run(over_http(script, stream=stream))

@@ -3,8 +3,9 @@
 import msgspec
 from hypothesis import given
 from tests.laws.checks import Provider, bare, played, shown, views
+from tests.laws.conversations import scripts
 from tests.laws.depth import examples
-from tests.laws.scripts import Script, scripts
+from tests.laws.scripts import Script
 
 from batonlog.events import ModelRequested
 from batonlog.projections import History, model_history, model_request, server_chain, timeline
@@ -12,7 +13,7 @@ from batonlog.projections.legality import violations
 from batonlog.projections.state import run_state
 
 
-@examples(100)
+@examples(50)
 @given(scripts)
 def test_every_view_that_is_sent_is_legal_for_its_issuer(script: Script) -> None:
     _, records = played(script)
@@ -22,7 +23,7 @@ def test_every_view_that_is_sent_is_legal_for_its_issuer(script: Script) -> None
             assert len(placed.settled) > 0
 
 
-@examples(100)
+@examples(50)
 @given(scripts)
 def test_what_the_provider_holds_and_what_is_sent_are_the_view(script: Script) -> None:
     _, records = played(script)
@@ -31,7 +32,7 @@ def test_what_the_provider_holds_and_what_is_sent_are_the_view(script: Script) -
         provider.hear(record, list(placed.settled))
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_the_server_chain_is_what_the_provider_holds(script: Script) -> None:
     _, records = played(script)
@@ -44,7 +45,7 @@ def test_the_server_chain_is_what_the_provider_holds(script: Script) -> None:
             assert list(chain.held) == [item.ref for item in placed.settled][: len(chain.held)]
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_a_chain_is_kept_where_nothing_broke_it(script: Script) -> None:
     _, records = played(script)
@@ -60,7 +61,7 @@ def test_a_chain_is_kept_where_nothing_broke_it(script: Script) -> None:
         state = run_state(records, at=record.version)
 
 
-@examples(100)
+@examples(50)
 @given(scripts)
 def test_a_request_is_rebuilt_from_the_log_as_the_model_was_given_it(script: Script) -> None:
     kept, records = played(script)
@@ -81,7 +82,7 @@ def test_a_request_is_rebuilt_from_the_log_as_the_model_was_given_it(script: Scr
             msgspec.json.decode(item)  # UTF-8, without lone surrogates
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_a_request_shows_the_end_of_the_model_history(script: Script) -> None:
     _, records = played(script)
@@ -92,7 +93,7 @@ def test_a_request_shows_the_end_of_the_model_history(script: Script) -> None:
         assert request.first == 0 or request.previous_response_id is not None
 
 
-@examples(40)
+@examples(25)
 @given(scripts)
 def test_the_state_that_an_engine_holds_is_the_fold_of_what_is_stored(script: Script) -> None:
     kept, records = played(script, look=bare)
@@ -101,7 +102,7 @@ def test_the_state_that_an_engine_holds_is_the_fold_of_what_is_stored(script: Sc
         assert state == bare(run_state(records, at=version))
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_a_call_id_goes_out_once_in_a_request(script: Script) -> None:
     kept, _ = played(script)

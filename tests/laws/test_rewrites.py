@@ -6,10 +6,12 @@ from collections.abc import Sequence
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.laws.cast import edited
 from tests.laws.checks import bare, played, shown, views
+from tests.laws.conversations import scripts
 from tests.laws.depth import examples
-from tests.laws.play import edited
-from tests.laws.scripts import Edit, Script, edits, odd_edits, scripts
+from tests.laws.filterings import edits, odd_edits
+from tests.laws.scripts import Edit, Script
 
 from batonlog.events import (
     HandoffFiltered,
@@ -51,7 +53,7 @@ def stored(changes: Sequence[object]) -> Rewrite:
     return event.rewrite
 
 
-@examples(100)
+@examples(50)
 @given(scripts, some_edits)
 def test_the_operations_of_a_filter_lead_to_what_it_returned(script: Script, what: list[Edit]) -> None:
     _, records = played(script)
@@ -83,7 +85,7 @@ def test_the_operations_of_a_filter_lead_to_what_it_returned(script: Script, wha
             assert bare(item) == bare(wanted)
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_what_a_handoff_shows_is_what_its_filter_returned(script: Script) -> None:
     _, records = played(script)
@@ -102,7 +104,7 @@ def test_what_a_handoff_shows_is_what_its_filter_returned(script: Script) -> Non
         assert shown(base.settled) == shown(wanted)
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_a_filter_event_alone_changes_nothing(script: Script) -> None:
     _, records = played(script)
@@ -113,7 +115,7 @@ def test_a_filter_event_alone_changes_nothing(script: Script) -> None:
             assert states[n].agent == states[n - 1].agent
 
 
-@examples(60)
+@examples(30)
 @given(scripts)
 def test_a_filter_that_fails_leaves_the_record_whole_and_makes_no_handoff(script: Script) -> None:
     _, records = played(script)
@@ -130,7 +132,7 @@ def test_a_filter_that_fails_leaves_the_record_whole_and_makes_no_handoff(script
         assert list(states[n].settled) == list(states[begun].settled)
 
 
-@examples(100)
+@examples(50)
 @given(scripts, some_edits, issuers)
 def test_a_repair_is_legal_and_repairing_twice_is_repairing_once(
     script: Script, what: list[Edit], issuer: tuple[str, str] | None
@@ -156,7 +158,7 @@ def test_a_repair_is_legal_and_repairing_twice_is_repairing_once(
         assert [item.data for item in again] == [item.data for item in once]
 
 
-@examples(60)
+@examples(30)
 @given(scripts, some_edits)
 def test_the_public_repair_leaves_nothing_to_find(script: Script, what: list[Edit]) -> None:
     _, records = played(script)
@@ -167,7 +169,7 @@ def test_the_public_repair_leaves_nothing_to_find(script: Script, what: list[Edi
         assert repair(once) == once
 
 
-@examples(60)
+@examples(30)
 @given(scripts, issuers)
 def test_a_repair_keeps_every_message_and_every_answered_call(
     script: Script, issuer: tuple[str, str] | None

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 from tests.laws.depth import examples
-from tests.laws.world import Plan, World
-
-import batonlog.engine.driver as driver
-import batonlog.engine.flights as flights
+from tests.laws.world import World
+from tests.laws.world_cast import Plan
 
 plans = st.builds(
     Plan,
@@ -22,13 +20,6 @@ plans = st.builds(
     pensive=st.booleans(),
 )
 schedules = st.lists(st.integers(0, 999_999), min_size=40, max_size=140)
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for a clock."""
-    monkeypatch.setattr(driver, "_FIRST_PAUSE", 0)
-    monkeypatch.setattr(flights, "LOOKOUT", 0)
 
 
 async def live(plan: Plan, schedule: Sequence[int]) -> World:
@@ -54,6 +45,7 @@ def told(world: World) -> list[str]:
     ]
 
 
+@pytest.mark.usefixtures("at_once")
 @examples(150, many=6000)
 @given(plans, schedules)
 def test_two_workers_and_whoever_else_speaks_never_break_a_law(plan: Plan, schedule: list[int]) -> None:

@@ -6,31 +6,23 @@ takes is checked at once against the laws.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tests.laws.checks import Provider, bare, shown
-from tests.laws.play import Store
-from tests.laws.scripts import JSON, called
+from tests.laws.checks import bare
+from tests.laws.world_cast import Doing, Plan, Voice, agents_of
+from tests.laws.world_store import SESSION, Pending, Port, Watched
 
-import batonlog.engine.driver as driver
-from batonlog.engine import Agent, Engine, RunFailedError, SessionBusyError, Tool, ToolContext, handoff, tool
-from batonlog.engine.models import ChainLostError, Delta, ModelResponse
+from batonlog.engine import Engine, RunFailedError, SessionBusyError, ToolContext
 from batonlog.events import (
     ApprovalDecided,
     CallRefused,
     ConflictError,
-    Event,
-    EventLog,
     FencedError,
     HandoffMade,
-    Head,
     HistoryRewritten,
     IllegalTransitionError,
-    Lease,
     Limits,
     LogError,
     ModelFailed,
@@ -40,301 +32,17 @@ from batonlog.events import (
     Ref,
     Rewrite,
     RunCancelled,
-    RunCompleted,
     RunResumed,
     ToolAbandoned,
     ToolCalled,
     ToolReturned,
     UnknownSessionError,
-    Usage,
     UsageError,
 )
-from batonlog.events.lifecycle import ANYONE, ASKING, GATED, IDLE, RUNNING, STOPPED, objection
-from batonlog.events.log import Alarm, Appended
-from batonlog.events.news import News
-from batonlog.events.record import GENESIS, link, new_id
-from batonlog.projections import FilterInput, Item, ModelRequest, RunResult, messages_only, model_request
-from batonlog.projections.legality import violations
-from batonlog.projections.placement import Placement, place
-from batonlog.projections.state import State, advance, run_state
-
-SESSION = "talk"
-PATIENCE = driver._TRIES
-"""How often a batch is given to a store that fails."""
-
-
-# -- the store, and the laws of what it takes
-
-
-class Watched(Store):
-    """The log that all share. Each record is held against the laws as it is stored."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.trace: list[Record] = []
-        self.authors: list[str] = []
-        """Who appended each record."""
-        self.state = State()
-        self.shown: dict[int, list[Item]] = {}
-        """What each request sends."""
-        self._session = Placement(rewrites=False)
-        self._provider = Provider()
-        self._hash = GENESIS
-
-    async def take(self, author: str, session: str, events: Sequence[Event], **options: Any) -> Appended:
-        """Append for somebody. What not anyone may append needs a lease, or a run that waits."""
-        bare_handed = options.get("lease") is None and self.state.phase != STOPPED
-        done = await self.append(session, events, **options)
-        if bare_handed and not done.duplicate:
-            free = all(event.type in ANYONE or event.type == "history.rewritten" for event in events)
-            assert free, f"{author} drives without a lease"
-        for record in await self.records(session, after=len(self.trace)):
-            self.judge(record)
-            self.trace.append(record)
-            self.authors.append(author)
-        return done  # type: ignore[no-any-return]
-
-    def judge(self, record: Record) -> None:
-        old, event = self.state, record.event
-        assert record.version == len(self.trace) + 1, "versions have a gap"
-        self._hash = link(self._hash, SESSION, record.version, record.id, record.digest)
-        assert record.hash == self._hash, "the hash chain is broken"
-        request = old.request.version if old.request is not None else None
-        why = objection(event, run=old.phase, calls=old.calls, request=request)
-        assert why is None, f"{record.version}: {why}"
-        new = self.state = advance(old, record.version, event)
-        if record.type in ANYONE:
-            assert new.phase == old.phase, f"{record.type} moved the run"
-        if old.cancel is not None and old.phase != IDLE:
-            begins = isinstance(event, ModelRequested) or (
-                isinstance(event, ToolCalled) and not old.cancel.after_turn
-            )
-            assert not begins, f"{record.type} {record.version} after a cancel"
-        self._check_growth(record, old.place, new.place)
-        self._check_order(new)
-        self._provider.hear(record, list(new.place.settled))
-        match event:
-            case ModelRequested():
-                bad = list(violations(list(new.place.settled), event.issuer))
-                assert not bad, f"request {record.version} is illegal: {bad}"
-                asked = model_request([*self.trace, record], at=record.version)  # proves its digest
-                self.shown[record.version] = list(new.place.settled[event.first :])
-                assert shown(asked.input) == shown(self.shown[record.version])
-            case RunCompleted():
-                unseen = [item for item, later in old.place.queue if not later]
-                assert not unseen, f"the run ends at {record.version} and has not shown {unseen}"
-            case _:
-                pass
-
-    def _check_growth(self, record: Record, old: Placement, new: Placement) -> None:
-        before = list(self._session.settled)
-        self._session = place(self._session, record.version, record.event)
-        assert list(self._session.settled)[: len(before)] == before, "the session shrank"
-        if record.type not in ("handoff.made", "history.rewritten", "guardrail.tripped"):
-            assert list(new.settled)[: len(old.settled)] == list(old.settled), "the view shrank"
-
-    def _check_order(self, new: State) -> None:
-        """Outputs stand in call order, right behind what made the calls."""
-        items = list(self._session.items())
-        calls = [ref for ref in new.calls if any(item.answers == ref for item in items)]
-        if calls:
-            begin = next(n for n, item in enumerate(items) if item.answers in calls)
-            assert [item.answers for item in items[begin : begin + len(calls)]] == calls, (
-                "outputs out of order"
-            )
-            before = items[begin - 1].ref
-            assert before is not None
-            assert before.version == new.response, "something came between calls and outputs"
-
-
-@dataclass(eq=False)
-class Pending:
-    """An operation of the store that has been asked for and not yet been done."""
-
-    port: "Port"
-    what: str
-    work: Callable[[], Coroutine[Any, Any, Any]]
-    done: asyncio.Future[Any]
-
-
-class Port(EventLog):
-    """One process's way to the store. When the process dies, nothing goes through any more."""
-
-    def __init__(self, world: "World", name: str) -> None:
-        self.name = name
-        self.dead = False
-        self.news = News()
-        """For a process that is not told at once."""
-        self._tries: Counter[object] = Counter()
-        self._world = world
-        self._store = world.store
-
-    async def _ask(self, what: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        if self.dead:
-            raise FencedError(f"{self.name} is dead")
-        if what not in self._world.slow:
-            return await work()
-        pending = Pending(self, what, work, asyncio.get_running_loop().create_future())
-        self._world.operations.append(pending)
-        try:
-            return await pending.done
-        finally:
-            if pending in self._world.operations:
-                self._world.operations.remove(pending)
-
-    async def append(self, session: str, events: Sequence[Event], **options: Any) -> Appended:
-        try:
-            taken: Appended = await self._ask(
-                "append", lambda: self._store.take(self.name, session, events, **options)
-            )
-            return taken
-        except ConflictError:
-            raise
-        except LogError as error:
-            self._tries[options["ids"][0]] += 1
-            if isinstance(error, FencedError) or self._tries[options["ids"][0]] == PATIENCE:
-                self._world.gave_up.append((self.name, self._world.now))
-            raise
-
-    async def records(self, session: str, *, after: int = 0, until: int | None = None) -> tuple[Record, ...]:
-        try:
-            found: tuple[Record, ...] = await self._ask(
-                "records", lambda: self._store.records(session, after=after, until=until)
-            )
-            return found
-        except LogError:
-            self._world.gave_up.append((self.name, self._world.now))
-            raise
-
-    async def acquire(self, session: str, *, owner: str, seconds: float) -> Lease | None:
-        async def take() -> Lease | None:
-            lease = await self._store.acquire(session, owner=owner, seconds=seconds)
-            if lease is not None and seconds:
-                self._world.takers.append((self.name, self._world.now))
-            return lease
-
-        lease: Lease | None = await self._ask("acquire", take)
-        return lease
-
-    async def release(self, lease: Lease) -> None:
-        if not self.dead:
-            await self._store.release(lease)
-
-    async def read(self, session: str, *, after: int = 0, until: int | None = None) -> AsyncIterator[Record]:
-        async for record in self._store.read(session, after=after, until=until):
-            yield record
-
-    async def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[Record]:
-        async for record in self._store.read_all(after=after, limit=limit):
-            yield record
-
-    async def heads(self) -> AsyncIterator[Head]:
-        async for head in self._store.heads():
-            yield head
-
-    async def fork(self, session: str, *, at: int, into: str) -> Head:
-        return await self._store.fork(session, at=at, into=into)
-
-    async def expired(self) -> AsyncIterator[str]:
-        async for session in self._store.expired():
-            yield session
-
-    def watch(self, session: str | None) -> AbstractContextManager[Alarm]:
-        if self.name[0] in self._world.deaf:
-            return self.news.watch(session)
-        return self._store.watch(session)
-
-    async def close(self) -> None:
-        """Leave the store to the others."""
-
-
-# -- effects
-
-
-@dataclass(eq=False)
-class Doing:
-    """An effect, or a piece of the user's code, that has begun and has no result yet."""
-
-    worker: str
-    kind: str
-    key: Ref | int
-    intent: int
-    """Version of the event that announced it; 0 for code, which nothing announces."""
-    done: asyncio.Future[int]
-    token: str
-    began: int
-    ended: int = 0
-    """When it came to something."""
-    cancelled: bool = False
-
-
-def answers(token: str) -> list[Any]:
-    """What a model may answer."""
-    say = {"type": "message", "role": "assistant", "content": f"say {token}"}
-    think = {"type": "reasoning", "id": f"rs_{token}", "summary": []}
-
-    def call(name: str, n: int = 1) -> JSON:
-        return called(f"c{n}", name, "{}")
-
-    return [
-        [say],
-        [call("look")],
-        [call("send")],
-        [say, call("look"), call("send", 1)],
-        [call("pay")],
-        [call("look"), call("look", 2), call("look", 3)],
-        [think, call("pay"), call("look", 2), call("transfer_to_back")],
-        [call("transfer_to_back"), call("transfer_to_front", 2)],
-        [call("transfer_to_front")],
-        [think, call("transfer_to_back")],
-        [call("told"), call("transfer_to_front")],
-        [think, say],
-        [say, think],
-        [call("send"), call("transfer_to_back"), call("transfer_to_front"), call("nosuch")],
-        RuntimeError("provider"),
-        ChainLostError("forgotten"),
-        [call("elsewhere"), call("look")],
-        [],
-    ]
-
-
-class Voice:
-    """A model that answers when the world says so."""
-
-    name = "voice"
-    endpoint = "loopback"
-
-    def __init__(self, world: "World", worker: str) -> None:
-        self._world = world
-        self._worker = worker
-        self.chain = "previous_response_id" if world.plan.chain else None
-
-    async def respond(self, request: ModelRequest, /) -> AsyncIterator[Delta | ModelResponse]:
-        version = self._world.request_of(request)
-        given = shown(request.input)
-        assert given == shown(self._world.store.shown[version]), f"request {version} is not what is asked"
-        choice, token = await self._world.do(self._worker, "model", version, version)
-        found = answers(token)
-        answer = found[choice % len(found)]
-        yield Delta(kind="text", text="…", agent=request.agent, turn=request.turn)
-        if isinstance(answer, Exception):
-            raise answer
-        cut = choice // len(found) % 12 == 11
-        status: Any = "incomplete" if cut else "completed"
-        yield ModelResponse(answer, id=f"resp_{token}", usage=Usage(requests=1), status=status)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What kind of world it is."""
-
-    chain: bool = True
-    slow: frozenset[str] = frozenset({"append"})
-    """Operations of the store that wait until they are let through."""
-    deaf: frozenset[str] = frozenset()
-    """Workers that are not told at once of what others append."""
-    pensive: bool = False
-    """Filters and instructions take their time."""
+from batonlog.events.lifecycle import ASKING, GATED, IDLE, RUNNING
+from batonlog.events.record import new_id
+from batonlog.projections import ModelRequest, RunResult
+from batonlog.projections.state import run_state
 
 
 @dataclass
@@ -839,86 +547,3 @@ class World:
 
 def _failed(task: asyncio.Task[Any]) -> bool:
     return not task.cancelled() and task.exception() is not None
-
-
-# -- who works there
-
-
-def agents_of(world: World, name: str) -> list[Agent[Any]]:
-    """Two agents with tools of every kind, and handoffs with and without a callback."""
-
-    async def perform(context: ToolContext[Any]) -> str:
-        choice, token = await world.do(name, "tool", context.call, world.call_of(context))
-        if choice % 5 == 4:
-            raise RuntimeError(token)
-        return token
-
-    @tool(idempotent=True)
-    async def look(context: ToolContext[Any]) -> str:
-        """Look something up."""
-        return await perform(context)
-
-    @tool
-    async def send(context: ToolContext[Any]) -> str:
-        """Send something."""
-        return await perform(context)
-
-    @tool(needs_approval=True)
-    async def pay(context: ToolContext[Any]) -> str:
-        """Pay."""
-        return await perform(context)
-
-    @tool(on_unknown="report")
-    async def told(context: ToolContext[Any]) -> str:
-        """Do what is better not asked about."""
-        return await perform(context)
-
-    elsewhere: Tool[Any] = Tool("elsewhere", None)
-
-    async def ready(context: ToolContext[Any]) -> None:
-        choice, token = await world.do(name, "tool", context.call, world.call_of(context))
-        if choice % 5 == 4:
-            raise RuntimeError(token)
-        context.note("ready", token)
-
-    async def think(why: str) -> None:
-        if world.plan.pensive:
-            choice, _ = await world.do(name, why, 0, 0)
-            if why == "filter" and choice % 6 == 5:
-                raise RuntimeError("filter")
-
-    async def only_messages(given: FilterInput[Any]) -> Any:
-        await think("filter")
-        return messages_only(given)
-
-    async def summary(given: FilterInput[Any]) -> Any:
-        await think("filter")
-        return [
-            {"role": "developer", "content": f"{len(given)} items so far"},
-            *given[-1:],
-            *given.latest[:1],
-        ]
-
-    async def instructions(context: Any) -> str:
-        await think("instructions")
-        return "Be brief."
-
-    tools = [look, send, pay, told, elsewhere]
-    return [
-        Agent(
-            "front",
-            instructions=instructions,
-            tools=tools,
-            handoffs=[handoff("back", on_handoff=ready, input_filter=only_messages)],
-        ),
-        Agent(
-            "back",
-            instructions=instructions,
-            tools=tools,
-            handoffs=[handoff("front", input_filter=summary), handoff("side", input_filter=None)],
-        ),
-        Agent("side", tools=tools, handoffs=[handoff("back", on_handoff=ready, input_filter=None)]),
-    ]
-
-
-__all__ = ["RUNNING", "SESSION", "STOPPED", "Plan", "World"]

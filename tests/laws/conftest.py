@@ -1,0 +1,13 @@
+"""Nothing in the laws waits for a clock."""
+
+import pytest
+
+import batonlog.engine.driver as driver
+import batonlog.engine.flights as flights
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a store that fails be tried again at once, and news be looked out for at once."""
+    monkeypatch.setattr(driver, "_FIRST_PAUSE", 0)
+    monkeypatch.setattr(flights, "LOOKOUT", 0)
