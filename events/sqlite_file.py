@@ -1,6 +1,7 @@
 """Opening a SQLite file as a log: ours or not, new or old, to write or to read."""
 
 import sqlite3
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def _check(connection: sqlite3.Connection, path: Path, read_only: bool) -> None:
     application, number = _ids(connection)
     if application == 0 and not read_only:
         if number == 0 and _is_empty(connection):
-            connection.execute("PRAGMA journal_mode = WAL")
+            _use_wal(connection)
             _create(connection)
         # Ours now, or that of a process that was faster: it may have committed between two looks.
         application, number = _ids(connection)
@@ -83,8 +84,25 @@ def _check(connection: sqlite3.Connection, path: Path, read_only: bool) -> None:
             f"Upgrade batonlog; nothing was changed"
         )
     if not read_only:
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Have the file keep a write-ahead log, which it remembers; wait for who is in the way.
+
+    SQLite waits in every other statement. Here it upgrades a lock, where two that waited would
+    wait for each other, so it fails at once (`sqlite3BtreeSetVersion` in btree.c).
+    """
+    end = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > end:
+                raise
+            time.sleep(0.005)
 
 
 def _ids(connection: sqlite3.Connection) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,3 +142,19 @@ def test_two_processes_may_start_a_log_at_once(
 async def append_more(path: Path) -> None:
     async with SQLiteLog(path) as log:
         assert (await log.append("s", [NOTE], expected=1)).version == 2
+
+
+@pytest.mark.parametrize("created", [False, True], ids=["empty", "created"])
+def test_a_file_that_another_process_is_making_is_waited_for(tmp_path: Path, created: bool) -> None:
+    path = tmp_path / "log.db"
+    if created:
+        asyncio.run(append(path))
+        database(path, "PRAGMA journal_mode = DELETE")
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    leaves = threading.Timer(0.2, other.close)
+    leaves.start()
+    connection = sqlite_file.connect(path, read_only=False)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+    leaves.join()
