@@ -1,13 +1,30 @@
 """The laws of requests: legal, provable, what the model was given, and never more than it lacks."""
 
+import random
+from typing import Any
+
 import msgspec
+import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from tests.laws.checks import Provider, bare, played, shown, views
 from tests.laws.conversations import scripts
 from tests.laws.depth import examples
 from tests.laws.scripts import Script
 
-from batonlog.events import ModelRequested
+from batonlog.events import (
+    CallRefused,
+    DamagedError,
+    Event,
+    HandoffMade,
+    InputAdded,
+    ModelRequested,
+    ModelResponded,
+    RunStarted,
+    ToolAbandoned,
+    ToolReturned,
+)
+from batonlog.events.codec import fresh
 from batonlog.projections import History, model_history, model_request, server_chain, timeline
 from batonlog.projections.legality import violations
 from batonlog.projections.state import run_state
@@ -116,3 +133,47 @@ def test_a_call_id_goes_out_once_in_a_request(script: Script) -> None:
 
 def test_an_empty_history_is_falsy() -> None:
     assert not History()
+
+
+@examples(30)
+@given(scripts, st.randoms(use_true_random=False))
+def test_a_request_cannot_be_rebuilt_from_what_was_tampered_with(
+    script: Script, chance: random.Random
+) -> None:
+    _, records = played(script)
+    turns = timeline(records)
+    if not turns:
+        return
+    turn = chance.choice(turns)
+    (shown_item, *_) = chance.sample(list(model_history(records, at=turn.requested)), 1)
+    assert shown_item.ref is not None
+    n = shown_item.ref.version - 1
+    changed = tampered(records[n].event)
+    if changed is None:
+        return
+    forged = [*records[:n], msgspec.structs.replace(records[n], event=changed), *records[n + 1 :]]
+    with pytest.raises(DamagedError):
+        model_request(forged, at=turn.requested)
+
+
+def tampered(event: Event) -> Event | None:
+    """Return an event with another text in every item that it says."""
+    other = {"role": "user", "content": "something else"}
+    match event:
+        case RunStarted() | InputAdded():
+            return changed(event, input=tuple(other for _ in event.input))
+        case ModelResponded():
+            return changed(event, output=tuple(other for _ in event.output))
+        case CallRefused() | ToolAbandoned():
+            return changed(event, answer=event.answer + "!")
+        case HandoffMade():
+            return changed(event, acknowledgement=event.acknowledgement + "!")
+        case ToolReturned():
+            return changed(event, output=["something else"])
+        case _:
+            return None
+
+
+def changed(event: Any, **fields: object) -> Event:
+    """Return an event with other fields, as it would be read from a log."""
+    return fresh(msgspec.structs.replace(event, **fields))

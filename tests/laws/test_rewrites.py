@@ -117,6 +117,24 @@ def test_a_filter_event_alone_changes_nothing(script: Script) -> None:
 
 @examples(30)
 @given(scripts)
+def test_who_takes_over_is_not_shown_the_transfers_that_were_not_taken(script: Script) -> None:
+    _, records = played(script)
+    for n, record in enumerate(records):
+        if not isinstance(record.event, HandoffMade):
+            continue
+        taken = record.event.call
+        before = run_state(records[:n])
+        untaken = {
+            ref
+            for ref, call in before.calls.items()
+            if ref != taken and (offer := before.offer_of(call)) is not None and offer.kind == "handoff"
+        }
+        for item in run_state(records[: n + 1]).place.settled:
+            assert untaken.isdisjoint({item.ref, item.answers, *item.replaces})
+
+
+@examples(30)
+@given(scripts)
 def test_a_filter_that_fails_leaves_the_record_whole_and_makes_no_handoff(script: Script) -> None:
     _, records = played(script)
     states = views(records)

@@ -142,7 +142,6 @@ class World:
             self.tell(f"{worker.name} leaves")
             worker.tasks.append(asyncio.get_running_loop().create_task(worker.engine.close()))
             self.leaving.append(worker)
-            self.left[worker.name] = self.now
 
     async def _end(self, worker: Worker) -> None:
         engine = worker.engine
@@ -225,6 +224,9 @@ class World:
                 self._look_at(worker.name, task)
                 if not _failed(task) and task in worker.runs:
                     assert task.result().run_id == worker.runs[task], "run returns what came of another run"
+        for worker in self.leaving:
+            if not worker.tasks:
+                self.left.setdefault(worker.name, self.now)
         for task in [task for task in self.speaking if task.done()]:
             self.speaking.remove(task)
             self._look_at("person", task)

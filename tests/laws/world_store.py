@@ -184,7 +184,7 @@ class Port(EventLog):
     async def acquire(self, session: str, *, owner: str, seconds: float) -> Lease | None:
         async def take() -> Lease | None:
             lease = await self._store.acquire(session, owner=owner, seconds=seconds)
-            if lease is not None and seconds:
+            if lease is not None:
                 self._world.takers.append((self.name, self._world.now))
             return lease
 
