@@ -157,8 +157,14 @@ def busy(session: str, state: State) -> SessionBusyError:
     )
 
 
-def check_free(session: str, state: State) -> None:
-    """Refuse a new run while one is open; after a limit or a failure it may start."""
+def check_settled(session: str, state: State) -> None:
+    """Refuse an edit of the view while a run is open or a call has no answer: its output would come to nothing."""
+    _check_whole(session, state)
+    if state.open_calls():
+        raise busy(session, state)
+
+
+def _check_whole(session: str, state: State) -> None:
     if state.phase in (RUNNING, ASKING):
         raise SessionBusyError(
             f"{session} holds a run that was interrupted: resume it, or cancel it",
@@ -166,6 +172,11 @@ def check_free(session: str, state: State) -> None:
             version=state.version,
             open_calls=open_calls(state),
         )
+
+
+def check_free(session: str, state: State) -> None:
+    """Refuse a new run while one is open; after a limit or a failure it may start."""
+    _check_whole(session, state)
     if state.phase != STOPPED or state.run is None or state.run.status != "paused":
         return
     states = {call.state for call in state.open_calls()}

@@ -1,13 +1,14 @@
 """What callbacks get first: who is running, and which call it is."""
 
 from collections.abc import Mapping
-from typing import Generic
+from typing import Any, Generic
 
 from msgspec import Raw
 from typing_extensions import TypeVar
 
 from batonlog.events import JSON, Ref, UsageError
 from batonlog.events.values import dump, load
+from batonlog.projections.state import Call, State
 
 _Ctx_co = TypeVar("_Ctx_co", default=object, covariant=True)
 
@@ -91,3 +92,40 @@ class ToolContext(RunContext[_Ctx_co], Generic[_Ctx_co]):
     def idempotency_key(self) -> str:
         """The same for every attempt at this call, and for no other call."""
         return f"{self.session}/{self.call}"
+
+
+class Contexts:
+    """Makes what the callbacks of one session get."""
+
+    def __init__(self, session: str, context: Any) -> None:
+        self.session = session
+        self.context = context
+        """The caller's own object."""
+
+    def of_run(self, state: State, agent: str) -> RunContext[Any]:
+        """Make what instructions and conditions are given."""
+        run = state.run
+        return RunContext(
+            session=self.session,
+            run_id=run.run_id if run else "",
+            turn=(run.turns if run else 0) + 1,
+            agent=agent,
+            context=self.context,
+            notes=state.notes,
+        )
+
+    def of_call(self, state: State, call: Call, attempt: int) -> ToolContext[Any]:
+        """Make what tools, gates and handoff callbacks are given."""
+        run = state.run
+        return ToolContext(
+            session=self.session,
+            run_id=run.run_id if run else "",
+            turn=run.turns if run else 0,
+            agent=call.agent,
+            context=self.context,
+            notes=state.notes,
+            call=call.ref,
+            call_id=call.call_id,
+            tool=call.name,
+            attempt=attempt,
+        )

@@ -83,12 +83,13 @@ def superseding(state: State) -> tuple[Event, ...]:
 def closing(state: State, reason: str, started: str, never: str) -> tuple[Event, ...]:
     """Answer every open call: one text for those that were started, one for those that never were."""
     return tuple(
-        _abandoned(call, reason, started) if call.attempts else refused(call, reason, never)
+        abandoned(call, reason, started) if call.attempts else refused(call, reason, never)
         for call in state.open_calls()
     )
 
 
-def _abandoned(call: Call, reason: str, answer: str) -> ToolAbandoned:
+def abandoned(call: Call, reason: str, answer: str) -> ToolAbandoned:
+    """Answer a call that was started and has no result."""
     return ToolAbandoned(
         call=call.ref,
         call_id=call.call_id,
@@ -187,7 +188,7 @@ def _as_decided(call: Call) -> Event | None:
     if call.verdict == "answer":
         return returned(call, call.output)
     text = call.reason or REJECTED
-    return _abandoned(call, "unknown", text) if call.attempts else refused(call, "rejected", text)
+    return abandoned(call, "unknown", text) if call.attempts else refused(call, "rejected", text)
 
 
 def returned(call: Call, output: object, *, error: bool = False) -> ToolReturned:
@@ -222,7 +223,7 @@ def _after_loss(call: Call, offer: Offer | None) -> Event | None:
     if offer is not None and offer.idempotent and not call.forked:
         return None
     if offer is not None and offer.on_unknown == "report" and not call.forked:
-        return _abandoned(call, "unknown", NOBODY_KNOWS)
+        return abandoned(call, "unknown", NOBODY_KNOWS)
     return ApprovalRequested(call=call.ref, reason="unknown")
 
 

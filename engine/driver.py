@@ -277,7 +277,7 @@ class Driver:
 
     def _call(self, event: ToolCalled) -> Effect:
         call = self.state.calls[event.call]
-        context = self._intentions.tool_context(self.state, call, event.attempt)
+        context = self._intentions.contexts.of_call(self.state, call, event.attempt)
         tool = self._setup.registry.tool(call.agent, call.name)
         if tool is not None:
             return run_tool(tool, context, event.arguments)

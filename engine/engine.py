@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeAlias
+from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias
 from uuid import UUID
 
 from typing_extensions import TypeVar
@@ -66,8 +66,14 @@ class Engine(Generic[_Ctx]):
         provider: makes a model from its name.
         context_for: makes the context of a session wherever none is given: always in `recover`.
         handoff_filter: for handoffs that have none of their own.
+        compact: rewrites the view for good, before a model call, when it passes `compact_above`
+            tokens, and once when the provider refuses it for its length.
+        compact_above: tokens, as the provider counted them last; what has come since is
+            estimated, four bytes a token. None compacts only what was refused.
         limits: how far a run may go before it pauses.
         model_settings: what agents leave open.
+        next_agent: who gets the next user message: the one that holds control, the first agent,
+            or the one that handed over to it in the last run.
         clock: for wall-clock limits.
         new_id: makes ids of events and runs.
 
@@ -86,19 +92,27 @@ class Engine(Generic[_Ctx]):
         provider: Callable[[str], Model] = OpenAIResponsesModel,
         context_for: Callable[[str], _MaybeAsync[_Ctx]] | None = None,
         handoff_filter: Filter[_Ctx] | Sequence[Filter[_Ctx]] | None = None,
+        compact: Filter[_Ctx] | Sequence[Filter[_Ctx]] | None = None,
+        compact_above: int | None = None,
         limits: Limits = _LIMITS,
         model_settings: ModelSettings = NO_SETTINGS,
+        next_agent: Literal["active", "entry", "source"] = "active",
         clock: Callable[[], datetime] = _utc_now,
         new_id: Callable[[], UUID] = fresh_id,
     ) -> None:
         if model is not None and not isinstance(model, str):
             check_model(model)
+        _check_compaction(compact, compact_above)
+        if next_agent not in ("active", "entry", "source"):
+            raise UsageError(f"next_agent={next_agent!r}: give 'active', 'entry' or 'source'")
         self._registry = Registry(agents)
         self._setup = Setup(
             registry=self._registry,
             model=model,
             provider=provider,
             handoff_filter=None if handoff_filter is None else as_filters(handoff_filter),
+            compact=None if compact is None else as_filters(compact),
+            compact_above=compact_above,
             settings=model_settings,
         )
         self._own_log = isinstance(log, str | Path)
@@ -114,6 +128,7 @@ class Engine(Generic[_Ctx]):
             limits=limits,
             context_for=context_for,
             lease_seconds=self.lease_seconds,
+            next_agent=next_agent,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         if (tell := built.get()) is not None:
@@ -284,6 +299,17 @@ class Engine(Generic[_Ctx]):
         """Record a fact of the application's own. Return its version. Raises UnknownSessionError."""
         return await self._control.note(session, name, data)
 
+    async def rewrite(self, session: str, filter: Filter[_Ctx] | Sequence[Filter[_Ctx]]) -> int:
+        """Edit what the model sees from here on, for good, and return the version.
+
+        The session stays as it is. What is taken out is out of every older view too. A filter
+        that changes nothing records nothing. Raises UnknownSessionError, SessionBusyError while
+        a run is going or a call is open, UsageError for a filter that leaves nothing, and
+        whatever the filter raises.
+        """
+        check_session(session)
+        return await self._sessions.rewrite(session, as_filters(filter))
+
     async def fork(self, session: str, *, at: int | None = None, into: str | None = None) -> str:
         """Start a session that continues this one at that version; return its id.
 
@@ -349,6 +375,13 @@ class Engine(Generic[_Ctx]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _check_compaction(compact: object, above: int | None) -> None:
+    if above is not None and compact is None:
+        raise UsageError(f"compact_above={above} needs a filter to compact with: give compact=")
+    if above is not None and above < 1:
+        raise UsageError(f"compact_above={above}: a number of tokens")
 
 
 def check_session(session: str) -> None:

@@ -73,6 +73,7 @@ class Handoff(Generic[_Ctx_contra]):
         tool_name: str | None = None,
         tool_description: str | None = None,
         acknowledgement: str | None = None,
+        keep_untaken: bool = False,
         is_enabled: bool | Callable[..., Any] = True,
         needs_approval: bool | Callable[..., Any] = False,
     ) -> None:
@@ -107,6 +108,7 @@ class Handoff(Generic[_Ctx_contra]):
                 f"handoff {self.tool_name}: {input_filter!r} is no filter: give a function of a history"
             )
         self.acknowledgement = acknowledgement
+        self.keep_untaken = keep_untaken
         self.is_enabled = is_enabled
         self.needs_approval = needs_approval
 
@@ -137,6 +139,7 @@ def handoff(
     tool_name: str | None = None,
     tool_description: str | None = None,
     acknowledgement: str | None = None,
+    keep_untaken: bool = False,
     is_enabled: bool | Callable[[RunContext[_C]], _MaybeAsync[bool]] = True,
     needs_approval: bool | Callable[[ToolContext[_C], _Args], _MaybeAsync[bool]] = False,
 ) -> Handoff[_C]: ...
@@ -149,6 +152,7 @@ def handoff(
     tool_name: str | None = None,
     tool_description: str | None = None,
     acknowledgement: str | None = None,
+    keep_untaken: bool = False,
     is_enabled: bool | Callable[[RunContext[_C]], _MaybeAsync[bool]] = True,
     needs_approval: bool | Callable[[ToolContext[_C]], _MaybeAsync[bool]] = False,
 ) -> Handoff[_C]: ...
@@ -168,6 +172,7 @@ def handoff(*targets: Any, **options: Any) -> Handoff[Any]:
         tool_name: the tool's name; by default from the target's name.
         tool_description: what the model is told about it.
         acknowledgement: what the call is answered with.
+        keep_untaken: show the target the transfers that were not taken, with their answers.
         is_enabled: whether it is offered; asked before every model call.
         needs_approval: whether a person must agree first.
 

@@ -1,6 +1,6 @@
 """The port to a provider, and what goes through it."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Raw, Struct
@@ -78,8 +78,11 @@ def _held(item: Mapping[str, JSON] | Raw) -> Raw:
 class Model(Protocol):
     """The port to a provider: two attributes of any object.
 
-    Two more are used where they are there: `endpoint`, a text that tells one provider from
-    another, and `chain`, `"previous_response_id"` for one that keeps what it was sent.
+    Three more are used where they are there: `endpoint`, a text that tells one provider from
+    another; `chain`, for one that keeps what it was sent, `"previous_response_id"` or
+    `"conversation"`; and for the latter `async open_conversation() -> str`, which opens an empty
+    conversation and returns its id. It may be called again after a conflict or a crash, and an
+    empty conversation that is never used must do no harm.
     """
 
     @property
@@ -100,13 +103,39 @@ def issuer_of(model: Model) -> Issuer:
     return getattr(model, "endpoint", type(model).__name__), model.name
 
 
-def keeps_history(model: Model) -> bool:
-    """Whether the provider is asked to keep responses, so that the next request may continue one."""
-    return getattr(model, "chain", None) == "previous_response_id"
+ChainKind: TypeAlias = Literal["previous_response_id", "conversation"]
+
+
+def chain_of(model: Model) -> ChainKind | None:
+    """How the provider keeps what it was sent, so that the next request may continue it; None if it does not."""
+    match getattr(model, "chain", None):
+        case "previous_response_id":
+            return "previous_response_id"
+        case "conversation":
+            return "conversation"
+        case _:
+            return None
+
+
+async def open_conversation(model: Model) -> str:
+    """Have the provider open an empty conversation, and return its id. Raises UsageError if the model cannot."""
+    opens: Callable[[], Awaitable[object]] | None = getattr(model, "open_conversation", None)
+    if opens is None:
+        raise UsageError(
+            f"model {model.name} has chain='conversation' and no open_conversation: "
+            f"give it an async method that returns the id of a new conversation"
+        )
+    conversation = await opens()
+    if not isinstance(conversation, str) or not conversation:
+        raise UsageError(f"open_conversation of model {model.name} returned {conversation!r}, which is no id")
+    return conversation
 
 
 class ChainLostError(Exception):
-    """The provider does not know the response that a request continues. Raised by adapters."""
+    """The provider does not know the response or conversation that a request continues.
+
+    Raised by adapters, and only for a request that continues something: it is made again in full.
+    """
 
 
 def check_model(model: object) -> Model:

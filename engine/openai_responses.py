@@ -9,8 +9,9 @@ what is recorded.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -22,9 +23,14 @@ from batonlog.projections import ModelRequest
 from batonlog.projections.wire import clean
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from openai import APIStatusError, AsyncOpenAI
 
 _JSON_BODY = {"headers": {"Content-Type": "application/json"}}
+
+_FIRST_WAIT, _LAST_WAIT, _LONGEST_WAIT = 0.5, 8.0, 120.0
+"""Seconds before the second try and before the last, and the most that a provider may ask for."""
+
+_T = TypeVar("_T")
 
 
 class ResponseFailedError(Exception):
@@ -39,7 +45,10 @@ class OpenAIResponsesModel:
         client: stays the caller's to close; without one, OPENAI_API_KEY is needed at this line.
         chain: `previous_response_id` has the provider keep what it was sent, so that only what
             is new goes out; a rewrite of the view breaks the chain, and the whole view goes
-            out. None keeps nothing there (`store` is false, reasoning comes back encrypted).
+            out. `conversation` does the same with a conversation of the provider's, which
+            others can read there; after a rewrite or a failure the whole view goes into a new
+            one, and only rate limits are retried by the client. None keeps nothing there
+            (`store` is false, reasoning comes back encrypted).
         stream: get the answer in pieces, for deltas.
     """
 
@@ -48,11 +57,13 @@ class OpenAIResponsesModel:
         name: str,
         *,
         client: "AsyncOpenAI | None" = None,
-        chain: Literal["previous_response_id"] | None = None,
+        chain: Literal["previous_response_id", "conversation"] | None = None,
         stream: bool = True,
     ) -> None:
-        if chain not in (None, "previous_response_id"):
-            raise UsageError(f"chain={chain!r}: give 'previous_response_id', or None to keep nothing there")
+        if chain not in (None, "previous_response_id", "conversation"):
+            raise UsageError(
+                f"chain={chain!r}: give 'previous_response_id' or 'conversation', or None to keep nothing there"
+            )
         if client is None and not os.environ.get("OPENAI_API_KEY"):
             raise UsageError(
                 f"model {name} needs OPENAI_API_KEY in the environment, or client=AsyncOpenAI(...)"
@@ -80,7 +91,7 @@ class OpenAIResponsesModel:
         """Yield deltas, then the response.
 
         Raises what the client raises, ChainLostError if the provider does not know the response
-        that the request continues, and ResponseFailedError if it failed.
+        or conversation that the request continues, and ResponseFailedError if it failed.
         """
         import openai
 
@@ -89,7 +100,7 @@ class OpenAIResponsesModel:
                 yield piece
             return
         except openai.APIStatusError as error:
-            if _is_lost(error):
+            if _is_lost(error, request):
                 raise ChainLostError(str(error)) from error
             if not (self._encrypted and "ncrypted content is not supported" in str(error)):
                 raise
@@ -103,25 +114,38 @@ class OpenAIResponsesModel:
 
         body = request_body(request, stream=self._stream, encrypted=self._encrypted)
         client = self._client()
+        # What is added to a conversation is sent once: if it fails, it may have been added all the same.
+        send = _once_accepted if request.conversation is not None else _as_it_retries
         if not self._stream:
-            response = await client.post(
-                "/responses", content=body, cast_to=httpx2.Response, options=_options()
+            response = await send(
+                client,
+                lambda options: client.post(
+                    "/responses", content=body, cast_to=httpx2.Response, options=options
+                ),
             )
             yield read_response(response.content)
             return
-        stream = await client.post(
-            "/responses",
-            content=body,
-            cast_to=object,
-            options=_options(),
-            stream=True,
-            stream_cls=AsyncStream[object],
+        stream = await send(
+            client,
+            lambda options: client.post(
+                "/responses",
+                content=body,
+                cast_to=object,
+                options=options,
+                stream=True,
+                stream_cls=AsyncStream[object],
+            ),
         )
         try:
             async for piece in _read_stream(stream.response.aiter_bytes(), request):
                 yield piece
         finally:
             await stream.response.aclose()
+
+    async def open_conversation(self) -> str:
+        """Open an empty conversation and return its id. Raises what the client raises."""
+        opened = await self._client().conversations.create()
+        return getattr(opened, "id", "")  # the client reads anything as a conversation
 
     def _client(self) -> "AsyncOpenAI":
         """The caller's client, or one of this event loop: connections belong to a loop."""
@@ -141,12 +165,47 @@ class OpenAIResponsesModel:
             await made[1].close()
 
 
-def _options() -> Any:
-    return dict(_JSON_BODY)
+async def _as_it_retries(client: "AsyncOpenAI", post: Callable[[Any], Awaitable[_T]]) -> _T:
+    """Post, and leave it to the client what it tries again."""
+    return await post(dict(_JSON_BODY))
 
 
-def _is_lost(error: Any) -> bool:
-    return getattr(error, "code", None) == "previous_response_not_found"
+async def _once_accepted(client: "AsyncOpenAI", post: Callable[[Any], Awaitable[_T]]) -> _T:
+    """Post, and try again only what the provider did not look at: a request beyond its rate limit."""
+    import openai
+
+    for tried in count():
+        try:
+            return await post({**_JSON_BODY, "max_retries": 0})
+        except openai.RateLimitError as error:
+            seconds = _seconds_to_wait(error.response.headers.get("retry-after"), tried)
+            if tried >= client.max_retries or seconds > _LONGEST_WAIT:
+                raise
+        await asyncio.sleep(seconds)
+    raise AssertionError("unreachable")
+
+
+def _seconds_to_wait(said: str | None, tried: int) -> float:
+    """How long to wait before the next try: as the provider says in seconds, else twice as long each time."""
+    try:
+        return max(0.0, float(said or ""))
+    except ValueError:
+        return float(min(_FIRST_WAIT * 2**tried, _LAST_WAIT))
+
+
+def _is_lost(error: "APIStatusError", request: ModelRequest) -> bool:
+    """Whether the provider does not have what the request continues, or does not let it be continued."""
+    if request.previous_response_id is not None:
+        return error.code == "previous_response_not_found"
+    if request.conversation is None or request.first == 0:  # a new one that is not there is a fault
+        return False
+    if error.code in _NOT_CONTINUED:
+        return True
+    # OpenAI answers 404 without a code: "Conversation with id '…' not found."
+    return error.status_code in (400, 404) and request.conversation in str(error)
+
+
+_NOT_CONTINUED = frozenset({"conversation_not_found", "conversation_locked"})
 
 
 # -- requests
@@ -160,7 +219,9 @@ def request_body(request: ModelRequest, *, stream: bool, encrypted: bool = True)
     parts.append(b'"input":[%b]' % b",".join(request.raw_input))
     if tools := request.raw_tools:
         parts.append(b'"tools":[%b]' % b",".join(map(bytes, tools)))
-    if request.previous_response_id is not None:
+    if request.conversation is not None:
+        parts.append(b'"conversation":%b' % dump(request.conversation))
+    elif request.previous_response_id is not None:
         parts.append(b'"previous_response_id":%b' % dump(request.previous_response_id))
     parts.append(b'"store":true' if request.stored else b'"store":false')
     if encrypted:

@@ -89,7 +89,7 @@ class CallbackReturned(Struct, frozen=True):
         """Add its events; none if the call is closed."""
         call = draft.state.calls.get(self.call)
         if call is not None and call.state != SETTLED:
-            await intentions.hand_over(draft, self.call, self.noted)
+            await intentions.transfers.hand_over(draft, self.call, self.noted)
 
 
 Outcome = ModelAnswered | ModelBroke | ToolDone | CallbackReturned

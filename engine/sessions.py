@@ -7,19 +7,20 @@ append that comes second conflicts.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from batonlog.engine.claims import Claim, Claims, Held, check_free
+from batonlog.engine.claims import Claim, Claims, Held, check_free, check_settled
 from batonlog.engine.decide import NOTHING, decide, superseding
 from batonlog.engine.draft import Draft
 from batonlog.engine.driver import Driver, check_known
 from batonlog.engine.errors import RunFailedError, SessionBusyError
 from batonlog.engine.intend import Intentions
 from batonlog.engine.models import ModelSettings
+from batonlog.engine.rewrites import Rewrites
 from batonlog.engine.setup import Setup
 from batonlog.engine.stream import Feed, RunStream, Update
 from batonlog.events import (
@@ -27,6 +28,7 @@ from batonlog.events import (
     Event,
     EventLog,
     FencedError,
+    HistoryRewritten,
     Limits,
     RunResumed,
     RunStarted,
@@ -34,7 +36,7 @@ from batonlog.events import (
     UsageError,
 )
 from batonlog.events.lifecycle import ASKING, CALLED, IDLE, RUNNING, STOPPED
-from batonlog.projections import RunResult
+from batonlog.projections import Filter, RunResult
 from batonlog.projections.items import Item
 from batonlog.projections.result import result_of
 from batonlog.projections.state import State, advance, run_state
@@ -79,6 +81,7 @@ class Sessions:
         limits: Limits,
         context_for: Callable[[str], Any] | None,
         lease_seconds: float,
+        next_agent: str = "active",
     ) -> None:
         self.log = log
         self.owner = owner
@@ -87,6 +90,7 @@ class Sessions:
         self._clock = clock
         self._limits = limits
         self._context_for = context_for
+        self._next_agent = next_agent
         self._claims = Claims(log, owner=owner, seconds=lease_seconds, read=self.read)
         self._recent: OrderedDict[str, State] = OrderedDict()
         """States of sessions that were driven here: they need not be folded again from the start."""
@@ -131,7 +135,7 @@ class Sessions:
     def _started(
         self, state: State, run_id: str, keyed: bool, agent: str | None, items: list[Item], job: Job
     ) -> list[Event]:
-        name = agent or state.agent or self._setup.registry.first or ""
+        name = agent or self._next(state)
         # Without its agent or a model a run does not begin at all.
         self._setup.model_of(self._setup.registry[name])
         return [
@@ -144,6 +148,16 @@ class Sessions:
                 key=run_id if keyed else None,
             ),
         ]
+
+    def _next(self, state: State) -> str:
+        """Who gets the next user message."""
+        first = self._setup.registry.first or ""
+        active = state.agent or first
+        if self._next_agent == "entry":
+            return first
+        if self._next_agent == "source" and state.run is not None:
+            return state.run.givers.get(active, active)
+        return active
 
     async def _seen(self, session: str, run_id: str, job: Job) -> RunResult | None:
         """The result of a run that the session has seen, once it rests; one that nobody drives is taken up."""
@@ -189,6 +203,42 @@ class Sessions:
                 except _BegunError:
                     self._recent.pop(session, None)
 
+    # -- editing
+
+    async def rewrite(self, session: str, filters: Sequence[Filter[Any]]) -> int:
+        """Edit what the model sees from here on; return the version."""
+        await self.state(session)  # raises UnknownSessionError
+        while True:
+            async with self._claims.hold(session) as held:
+                state = held.state = await self.read(session)
+                check_known(session, state)
+                check_settled(session, state)
+                rewrites = Rewrites(self._setup, session=session, context=await self._context(session))
+                rewrite = await rewrites.by_hand(filters, state)
+                if rewrite is None:
+                    return state.version
+                draft = Draft(session, state)
+                draft.add(HistoryRewritten(cause="manual", rewrite=rewrite))
+                try:
+                    done = await self.log.append(
+                        session,
+                        draft.events,
+                        expected=state.version,
+                        ids=[self._new_id() for _ in draft.events],
+                        lease=held.lease,
+                    )
+                except ConflictError:  # a filter is a computation: it is asked again
+                    continue
+                held.state = draft.state
+                return done.version
+
+    async def _context(self, session: str) -> Any:
+        """The context of a session for which none was given."""
+        if self._context_for is None:
+            return None
+        made = self._context_for(session)
+        return await made if isinstance(made, Awaitable) else made
+
     async def _join(self, session: str, claim: Claim, stream: RunStream | None) -> RunResult | None:
         """Wait for whoever drives it; None if he gave up, and the run goes on without him."""
         await claim.ready.wait()
@@ -207,8 +257,7 @@ class Sessions:
         if state.phase == IDLE:
             if not state.unanswered:
                 return None
-            agent = state.agent or self._setup.registry.first or ""
-            run_id = str(self._new_id())
+            run_id, agent = str(self._new_id()), self._next(state)
             return [RunStarted(run_id=run_id, agent=agent, input=(), limits=limits or self._limits)]
         in_flight = state.phase == ASKING or any(call.state == CALLED for call in state.open_calls())
         if state.phase == RUNNING and not in_flight and limits is None:
@@ -227,10 +276,7 @@ class Sessions:
     async def _drive(self, held: Held, state: State, first: list[Event], job: Job) -> RunResult:
         """Drive a session to its rest, in the caller's task. Raises _BegunError if someone came first."""
         session = held.session
-        context = job.context
-        if context is None and self._context_for is not None:
-            made = self._context_for(session)
-            context = await made if isinstance(made, Awaitable) else made
+        context = job.context if job.context is not None else await self._context(session)
         intentions = Intentions(
             self._setup, session=session, worker=self.owner, context=context, settings=job.settings
         )

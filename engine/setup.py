@@ -35,10 +35,15 @@ class Setup:
         model: Model | str | None,
         provider: Callable[[str], Model],
         handoff_filter: Sequence[Filter[Any]] | None,
+        compact: Sequence[Filter[Any]] | None,
+        compact_above: int | None,
         settings: ModelSettings,
     ) -> None:
         self.registry = registry
         self.handoff_filter = handoff_filter
+        self.compact = compact
+        self.compact_above = compact_above
+        """Tokens."""
         self._model = model
         self._provider = provider
         self._settings = settings

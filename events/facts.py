@@ -223,7 +223,7 @@ class ModelRequested(Event, tag="model.requested"):
     previous_response_id: str | None = None
     """The response that the provider continues."""
     conversation: str | None = None
-    """The provider's conversation that it continues."""
+    """The provider's conversation that it is added to: a new one, if `first` is 0."""
     first: int = 0
     """Index in the settled view of the first item that is sent."""
     wire: int
@@ -373,9 +373,12 @@ class Rewrite(_Value):
     parameters: ForeignObject
     """Its parameters, for people."""
     operations: Foreigns
-    """`["take", start, stop]`, `["take", start, stop, at]` and `["put", item, covers]`, in order."""
+    """`["take", start, stop]`, `["take", start, stop, at]`, `["put", item, covers]` and, for a message
+    that tells its covers part by part, `["put", item, covers, folds]`; in order."""
     repairs: tuple[str, ...] = ()
     """What had to be mended, in words."""
+    spent: tuple[tuple[str, Usage], ...] = ()
+    """What the filter cost, by model, if it asked one."""
 
 
 class HandoffFiltered(Event, tag="handoff.filtered"):

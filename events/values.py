@@ -113,6 +113,11 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=False):
     """Wall-clock time since the run was started or last resumed."""
     handoffs: int | None = 20
     """Switches of the agent."""
+    ping_pong: int | None = 4
+    """Handoffs back to an agent that held control before, with no tool result and no input in between.
+
+    The run does not pause then: the transfer is refused, and the agent told to go on itself.
+    """
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -9,11 +9,14 @@ from batonlog.projections.state import run_state
 
 
 class Chain(Struct, frozen=True, gc=False):
-    """A response that the provider keeps, and what it holds with it."""
+    """A response that the provider keeps, or a conversation, and what it holds with it."""
 
     response_id: str
+    """The response that may be continued. In a conversation the latest one, "" if that has no id."""
     held: tuple[Ref, ...]
     """The items of the view that need not be sent again."""
+    conversation: str | None = None
+    """The conversation that may be continued; None if the response is."""
 
 
 def server_chain(records: Iterable[Record], *, at: int | None = None) -> Chain | None:
@@ -21,10 +24,12 @@ def server_chain(records: Iterable[Record], *, at: int | None = None) -> Chain |
 
     A stored response sets it. A rewrite breaks it for good, as do a request that does not
     continue it, an erasure, and the provider not knowing the id: then the next request
-    carries the whole view.
+    carries the whole view. A conversation is also broken by a fork, and by a request in it that
+    was not answered in full; while one is open there is none.
     """
     state = run_state(records, at=at)
     if state.chain is None:
         return None
     held = state.place.settled[: state.chain.held]
-    return Chain(state.chain.response_id, tuple(item.ref for item in held if item.ref is not None))
+    refs = tuple(item.ref for item in held if item.ref is not None)
+    return Chain(state.chain.response_id, refs, state.chain.conversation)

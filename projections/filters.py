@@ -14,11 +14,10 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 import msgspec
 from typing_extensions import TypeVar as TypeVarWithDefault
 
-from batonlog.events import JSON, UsageError
+from batonlog.events import JSON, Usage, UsageError
 from batonlog.events.values import plain
 from batonlog.projections.history import History
 from batonlog.projections.items import Item, as_item
-from batonlog.projections.pairing import Pairing, is_call, is_output
 
 _Ctx = TypeVar("_Ctx")
 _Ctx_co = TypeVarWithDefault("_Ctx_co", default=object, covariant=True)
@@ -29,7 +28,7 @@ Cause: TypeAlias = Literal["handoff", "compaction", "manual"]
 class FilterInput(History, Generic[_Ctx_co]):
     """The view to be rewritten, and why. It is a History, so filters call each other directly."""
 
-    __slots__ = ("_context", "_split", "arguments", "cause", "own", "session", "source", "target")
+    __slots__ = ("_context", "_spent", "_split", "arguments", "cause", "own", "session", "source", "target")
 
     def __init__(
         self,
@@ -48,6 +47,7 @@ class FilterInput(History, Generic[_Ctx_co]):
         super().__init__(items, version)
         self._context = context
         self._split = split
+        self._spent: list[tuple[str, Usage]] = []
         self.cause: Cause = cause
         """Why: a handoff, a compaction, or somebody's edit."""
         self.session = session
@@ -75,6 +75,15 @@ class FilterInput(History, Generic[_Ctx_co]):
         """The caller's own object."""
         return self._context
 
+    def spend(self, usage: Usage, *, model: str) -> None:
+        """Say what making the rewrite cost, if the filter asks a model: it is recorded with it."""
+        self._spent.append((model, usage))
+
+    @property
+    def spent(self) -> tuple[tuple[str, Usage], ...]:
+        """What the filters said they spent, by model."""
+        return tuple(self._spent)
+
     def _with(self, items: Sequence[Item]) -> "FilterInput[_Ctx_co]":
         """The same input as the next filter of a sequence sees it: with what this one returned."""
         latest = {id(item) for item in self._items[self._split :]}
@@ -86,7 +95,7 @@ class FilterInput(History, Generic[_Ctx_co]):
             )
 
         split = next((n for n, item in enumerate(items) if is_latest(item)), len(items))
-        return FilterInput(
+        following = FilterInput(
             items,
             version=self.version,
             cause=self.cause,
@@ -98,85 +107,12 @@ class FilterInput(History, Generic[_Ctx_co]):
             target=self.target,
             arguments=self.arguments,
         )
+        following._spent = self._spent
+        return following
 
 
 FilterOutput: TypeAlias = Iterable[Item | Mapping[str, JSON]]
 Filter: TypeAlias = Callable[[FilterInput[_Ctx]], FilterOutput | Awaitable[FilterOutput]]
-
-
-# -- the filters that come with it
-
-
-def messages_only(history: History, /) -> History:
-    """Keep the messages: what the user and the agents said, and nothing of how they came to it."""
-    return _kept(history, lambda item: item.type == "message")
-
-
-def drop_tools(history: History, /) -> History:
-    """Drop every tool item, and the reasoning that led to it; keep messages and the reasoning before them.
-
-    Calls and outputs of every kind go, hosted ones and those of types that are not known yet.
-    """
-    keep = [item.type in _NO_TOOLS for item in history]
-    for n in range(len(history) - 1, -1, -1):
-        # Reasoning stays with what followed it: a provider refuses it alone.
-        if history[n].type == "reasoning" and not (n + 1 < len(history) and keep[n + 1]):
-            keep[n] = False
-    return History((item for item, kept in zip(history, keep, strict=True) if kept), history.version)
-
-
-_NO_TOOLS = frozenset({"message", "reasoning", "compaction"})
-
-
-def keep_last(n: int, /) -> Callable[[History], History]:
-    """Keep the last `n` items, fewer where that would split a call from its output or a reasoning group.
-
-    Never nothing: if the last group is longer than `n`, that group is kept.
-    """
-    if n < 1:
-        raise UsageError(f"keep_last({n}): keep at least 1 item; to keep none, end the session")
-    return _KeepLast(n)
-
-
-class _KeepLast(msgspec.Struct, frozen=True):
-    n: int
-
-    def __call__(self, history: History) -> History:
-        if len(history) <= self.n:
-            return history[:]
-        cuts = whole_cuts(history)
-        least = len(history) - self.n
-        after = [cut for cut in cuts if least <= cut < len(history)]
-        return history[(after[0] if after else max(cut for cut in cuts if cut < len(history))) :]
-
-
-_KeepLast.__name__ = "keep_last"
-
-
-def whole_cuts(history: Sequence[Item]) -> list[int]:
-    """Return the places where a history can be cut without splitting a pair or a reasoning group."""
-    pairing = Pairing()
-    reaches = list(range(len(history)))  # how far back the group of each item begins
-    for n, item in enumerate(history):
-        if is_call(item):
-            pairing.call(n, item)
-        elif is_output(item):
-            place, _ = pairing.answer(item)
-            reaches[n] = n if place is None else place
-        if n and history[n - 1].type == "reasoning":
-            reaches[n] = min(reaches[n], n - 1)
-    cuts = []
-    earliest = len(history)
-    for n in range(len(history), -1, -1):
-        if n < len(history):
-            earliest = min(earliest, reaches[n])
-        if earliest >= n:
-            cuts.append(n)
-    return cuts[::-1]
-
-
-def _kept(history: History, wanted: Callable[[Item], bool]) -> History:
-    return History((item for item in history if wanted(item)), history.version)
 
 
 # -- applying them
@@ -254,6 +190,8 @@ def _shown(parameters: Mapping[str, object]) -> dict[str, JSON]:
     """Parameters as JSON; what is no JSON by its name."""
     out: dict[str, JSON] = {}
     for name, value in parameters.items():
+        if name.startswith("_"):
+            continue
         try:
             out[name] = plain(value)
         except (TypeError, ValueError):

@@ -99,6 +99,10 @@ class Item(Struct, frozen=True, gc=False, eq=False):
     """What it was made from, if a filter edited it."""
     thought: bool = False
     """Reasoning stood directly before it in its response."""
+    folds: tuple[int, ...] = ()
+    """Of a fold: how many of `replaces` each part of its content tells. See folds.py."""
+    sources: "tuple[Item | None, ...]" = ()
+    """Of a fold: the item whose line each part is; None for what is no item's line."""
     _head: Head | None = None
 
     @property
@@ -153,9 +157,15 @@ class Item(Struct, frozen=True, gc=False, eq=False):
             agent=self.agent,
             answers=self.answers,
             issuer=self.issuer if is_known_to_maker(self, head_of(held)) else None,
-            replaces=self.replaces or ((self.ref,) if self.ref is not None else ()),
+            replaces=self.covers,
             thought=self.thought,
+            **(_folded(self, data) if self.folds else {}),
         )
+
+    @property
+    def covers(self) -> tuple[Ref, ...]:
+        """What was said that it stands for: itself, or what it was made from."""
+        return self.replaces or ((self.ref,) if self.ref is not None else ())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Item):
@@ -168,6 +178,13 @@ class Item(Struct, frozen=True, gc=False, eq=False):
     def __repr__(self) -> str:
         text = self.text
         return f"Item({self.ref or 'new'} {self.role or self.type} {text[:40]!r})"
+
+
+def _folded(fold: Item, edited: dict[str, JSON]) -> dict[str, Any]:
+    """What of a fold an edited copy keeps: all, if it still has the same parts."""
+    content = edited.get("content")
+    same = isinstance(content, list) and len(content) == len(fold.folds)
+    return {"folds": fold.folds, "sources": fold.sources} if same else {}
 
 
 def is_known_to_maker(item: Item, edited: Head) -> bool:

@@ -12,7 +12,7 @@ session: a rewrite changes the view and never what was said.
 The fold is total: an event that does not belong is passed over.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 
 import msgspec
@@ -37,7 +37,7 @@ from batonlog.events import (
     ToolReturned,
 )
 from batonlog.projections.items import OURS, Item, items_of
-from batonlog.projections.rewrite import rewritten
+from batonlog.projections.rewrite import Past, rewritten
 from batonlog.projections.view import View
 
 
@@ -69,7 +69,10 @@ class Placement(Struct, gc=False):
     """Of the open or latest request."""
     filtered: Filtered | None = None
     past: tuple[tuple[int, View], ...] = ()
-    """Settled views just before each rewrite and handoff, by its version: for `take … at`."""
+    """Settled views just before each rewrite and handoff, by its version: for `take … at`.
+
+    Without what was taken out for good since then: by somebody's edit or by a guardrail.
+    """
 
     def items(self) -> Iterator[Item]:
         """All items of the history, in order."""
@@ -117,12 +120,12 @@ def place(old: Placement, version: int, event: Event) -> Placement:
         case HandoffFiltered():
             new.filtered = Filtered(version, event.call, event.rewrite)
         case HistoryRewritten():
-            _rewrite(new, version, event.rewrite, first=0)
+            _rewrite(new, version, event.rewrite, first=0, everywhere=event.cause == "manual")
         case GuardrailTripped():
             own = items_of(version, event, old.agent, None)
             new.settled = old.settled.plus(own)
             if event.rewrite is not None:
-                _rewrite(new, version, event.rewrite, first=len(own))
+                _rewrite(new, version, event.rewrite, first=len(own), everywhere=True)
         case _:
             pass
     return new
@@ -166,10 +169,49 @@ def _hand_over(new: Placement, waiting: Filtered | None, version: int, event: Ha
 
 
 def _rewrite(
-    new: Placement, version: int, rewrite: Rewrite, *, first: int, puts_of: int | None = None
+    new: Placement,
+    version: int,
+    rewrite: Rewrite,
+    *,
+    first: int,
+    puts_of: int | None = None,
+    everywhere: bool = False,
 ) -> None:
     if not new.rewrites:
         return
     before = new.settled
     new.settled = rewritten(before, rewrite, past=new.past, version=puts_of or version, first=first)
     new.past = (*new.past, (version, before))
+    if everywhere:
+        new.past = _taken_out(new.past, before, new.settled)
+
+
+def _taken_out(past: Past, before: View, after: View) -> Past:
+    """Take what a rewrite took out of a view out of every older one; what it edited stands edited there."""
+    puts = {ref: item for item in after if _place(before, item) is None for ref in item.replaces}
+    left = {ref for item in after if _place(before, item) is not None for ref in _stands_for(item)}
+    gone = {ref for item in before for ref in _stands_for(item)} - left
+    return tuple((version, _without(view, gone, puts)) for version, view in past) if gone else past
+
+
+def _place(view: View, item: Item) -> int | None:
+    return view.place_of(item.ref) if item.ref is not None else None
+
+
+def _stands_for(item: Item) -> tuple[Ref, ...]:
+    return (item.ref, *item.replaces) if item.ref is not None else item.replaces
+
+
+def _without(view: View, gone: Collection[Ref], puts: Mapping[Ref, Item]) -> View:
+    """A view without what is gone; what was made of it stands in its place, once."""
+    out: list[Item] = []
+    used: set[Ref | None] = set()
+    for item in view:
+        if item.ref not in gone:
+            out.append(item)
+            continue
+        put = next((puts[ref] for ref in _stands_for(item) if ref in puts), None)
+        if put is not None and put.ref not in used:
+            used.add(put.ref)
+            out.append(put)
+    return View(out) if len(used) or len(out) < len(view) else view

@@ -69,7 +69,7 @@ class ModelRequest:
         self.previous_response_id: str | None = requested.previous_response_id
         """The response that it continues."""
         self.conversation: str | None = requested.conversation
-        """The provider's conversation that it continues."""
+        """The provider's conversation that it is added to; new, if `first` is 0."""
         self.first: int = requested.first
         """Index in the view of the first item of `input`."""
         self.stored: bool = requested.stored
@@ -104,8 +104,8 @@ class ModelRequest:
 
     @property
     def raw_input(self) -> Sequence[bytes]:
-        """The items of `input` in the wire form."""
-        if self.previous_response_id is not None or self.conversation is not None:
+        """The items of `input` in the wire form: with the ids that the provider knows, if it holds others."""
+        if self.previous_response_id is not None or (self.conversation is not None and self.first):
             return [chained(item) for item in self._view[self.first :]]
         return self._view.wire(self.first)
 

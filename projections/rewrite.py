@@ -4,10 +4,13 @@
 included; `["take", start, stop, at]` takes them of the settled view that the event at that
 version found. `["put", item]` and `["put", item, covers]` put a new item in; `covers` are the
 refs of what it was made from, and without it the item counts as made from all that the filter
-saw. Positions, not ids: so it replays without the filter, and no payload holds its own version.
+saw. `["put", item, covers, folds]` puts in a fold (folds.py): a message, and how many of the
+covers each part of its content tells. Positions, not ids: so it replays without the filter, and
+no payload holds its own version.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -19,14 +22,14 @@ from batonlog.events.values import dump, load
 from batonlog.projections.items import ANSWERED_BY, Item, head_of, is_known_to_maker
 from batonlog.projections.view import View
 
-Past = Sequence[tuple[int, View]]
+Past = tuple[tuple[int, View], ...]
 
 
 class _Operation(Struct, array_like=True, gc=False):
     kind: str
     first: Raw
     second: Raw = Raw()  # msgspec knows no union of Raw and None
-    third: int | None = None
+    third: int | tuple[int, ...] | None = None
 
 
 _operations: msgspec.json.Decoder[_Operation] = msgspec.json.Decoder(_Operation)
@@ -44,39 +47,41 @@ def rewritten(before: View, rewrite: Rewrite, *, past: Past, version: int, first
     """
     out: list[Item] = []
     index = first
-    sources: dict[Ref | None, Item] = {}
+    sources = _Sources(before, past)
     for data in raw(rewrite, "operations"):
         operation = _read(data)
         if operation is None:
             continue
-        kind, one, two, at = operation
+        kind, one, two, three = operation
         if kind == "take":
-            source: Sequence[Item] = before if at is None else _past_view(past, at)
+            source: Sequence[Item] = before if three is None else _past_view(past, three)
             out.extend(source[one:two])
         elif kind == "put":
-            sources = sources or {item.ref: item for item in before}
-            out.append(_put(one, two, sources, past, Ref(version, index)))
+            out.append(_put(one, two, three, sources, Ref(version, index)))
             index += 1
     return View(out)
 
 
-def _read(data: Any) -> tuple[str, Any, Any, int | None] | None:
-    """Kind, start or item, stop or covers, and version of an operation; None for what is none."""
+def _read(data: Any) -> tuple[str, Any, Any, Any] | None:
+    """Kind, start or item, stop or covers, and version or folds of an operation; None for what is none."""
     held = data if type(data) is Raw else Raw(dump(data))
     try:
         operation = _operations.decode(held)
     except msgspec.ValidationError:
         return None
     except msgspec.DecodeError:  # lone surrogates in the item that is put
-        kind, *rest = load(held)
-        return (kind, Raw(dump(rest[0])), rest[1] if len(rest) > 1 else None, None) if kind == "put" else None
+        values: list[Any] = [*load(held), None, None]
+        return (
+            ("put", Raw(dump(values[1])), values[2], tuple(values[3] or ())) if values[0] == "put" else None
+        )
     if operation.kind == "put":
         covers = load(operation.second) if bytes(operation.second) else None
-        return "put", operation.first, covers, None
+        folds = operation.third if isinstance(operation.third, tuple) else ()
+        return "put", operation.first, covers, folds
     start, stop = load(operation.first), load(operation.second) if bytes(operation.second) else None
     if operation.kind != "take" or not (isinstance(start, int) and isinstance(stop, int)):
         return None
-    return "take", start, stop, operation.third
+    return "take", start, stop, operation.third if isinstance(operation.third, int) else None
 
 
 def _past_view(past: Past, at: int) -> Sequence[Item]:
@@ -86,9 +91,44 @@ def _past_view(past: Past, at: int) -> Sequence[Item]:
     return ()
 
 
-def _put(held: Raw, covers: JSON, sources: Mapping[Ref | None, Item], past: Past, ref: Ref) -> Item:
+class _Sources:
+    """The items that puts were made from, found when one is looked for."""
+
+    def __init__(self, before: View, past: Past) -> None:
+        self._before = before
+        self._past = past
+        self._known: dict[Ref, Item] | None = None
+
+    def get(self, ref: Ref) -> Item | None:
+        """Return what was recorded there, or what stands for it alone."""
+        if self._known is None:
+            self._known = _by_ref(self._before)
+        return self._known.get(ref) or self._in_the_past(ref)
+
+    def _in_the_past(self, ref: Ref) -> Item | None:
+        """A filter may edit what it finds in an earlier view."""
+        for _, view in reversed(self._past):
+            if (place := view.place_of(ref)) is not None:
+                return view[place]
+        return None
+
+
+def _by_ref(view: View) -> dict[Ref, Item]:
+    known: dict[Ref, Item] = {}
+    for item in view:
+        if item.folds:
+            known.update((source.ref, source) for source in item.sources if source is not None and source.ref)
+        elif len(item.replaces) == 1:
+            known.setdefault(item.replaces[0], item)
+    known.update((item.ref, item) for item in view if item.ref is not None)
+    return known
+
+
+def _put(held: Raw, covers: JSON, folds: tuple[int, ...], sources: _Sources, ref: Ref) -> Item:
     refs = _refs(covers)
-    source = sources.get(refs[0]) or _past_item(refs[0], past) if len(refs) == 1 else None
+    if folds and sum(folds) == len(refs):
+        return Item(ref, held, replaces=refs, folds=folds, sources=_lines(refs, folds, sources))
+    source = sources.get(refs[0]) if len(refs) == 1 else None
     if source is None:
         return Item(ref, held, replaces=refs)
     head = head_of(held)
@@ -98,16 +138,19 @@ def _put(held: Raw, covers: JSON, sources: Mapping[Ref | None, Item], past: Past
     return Item(ref, held, source.agent, answers, issuer, refs, source.thought)
 
 
+def _lines(refs: Sequence[Ref], folds: Sequence[int], sources: _Sources) -> tuple[Item | None, ...]:
+    """The item whose line each part of a fold is."""
+    stops = accumulate(folds)
+    return tuple(
+        sources.get(refs[stop - 1]) if n == 1 else None for n, stop in zip(folds, stops, strict=True)
+    )
+
+
 def _refs(covers: JSON) -> tuple[Ref, ...]:
     try:
         return msgspec.convert(covers or (), tuple[Ref, ...])
     except msgspec.ValidationError:
         return ()
-
-
-def _past_item(ref: Ref, past: Past) -> Item | None:
-    """An item of an earlier view: a filter may edit what it finds there."""
-    return next((item for _, view in reversed(past) for item in view if item.ref == ref), None)
 
 
 def operations(before: Sequence[Item], after: Iterable[Item], *, past: Past = ()) -> list[JSON] | None:
@@ -138,14 +181,18 @@ def operations(before: Sequence[Item], after: Iterable[Item], *, past: Past = ()
 
 def _put_operation(item: Item) -> list[JSON]:
     put: list[JSON] = ["put", item.held]
-    return [*put, [[ref.version, ref.index] for ref in item.replaces]] if item.replaces else put
+    if not item.replaces and not item.folds:
+        return put
+    put.append([[ref.version, ref.index] for ref in item.replaces])
+    return [*put, list(item.folds)] if item.folds else put
 
 
 def _find(item: Item, past: Past) -> tuple[int, int] | None:
+    assert item.ref is not None
     for version, view in reversed(past):
-        for n, other in enumerate(view):
-            if other == item:
-                return version, n
+        place = view.place_of(item.ref)
+        if place is not None and view[place] == item:
+            return version, place
     return None
 
 

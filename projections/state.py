@@ -20,6 +20,7 @@ from batonlog.events import (
     Event,
     EventRedacted,
     GuardrailTripped,
+    HandoffFiltered,
     HandoffMade,
     HistoryRewritten,
     InputAdded,
@@ -30,6 +31,7 @@ from batonlog.events import (
     NoteAdded,
     Record,
     Ref,
+    Rewrite,
     RunCancelled,
     RunCompleted,
     RunFailed,
@@ -59,6 +61,9 @@ from batonlog.projections.placement import Placement, place
 
 FILTER_FAILED = "handoff.filter"
 """Kind of a `run.failed` whose cause is a handoff's filter."""
+
+OVERFLOWED = "overflow"
+"""Kind of a `model.failed` whose cause is the length of what was sent."""
 
 
 class Call(Struct, frozen=True, gc=False):
@@ -94,15 +99,20 @@ class Request(Struct, frozen=True, gc=False):
 
     version: int
     event: ModelRequested
+    broken: bool = False
+    """What it has sent may no longer be continued."""
 
 
 class ChainState(Struct, frozen=True, gc=False):
-    """What the provider holds and may be continued."""
+    """What the provider holds and may be continued: a response, or a conversation."""
 
     issuer: tuple[str, str]
     response_id: str
+    """The latest response; in a conversation "" if that has no id."""
     held: int
     """Number of settled items of the view."""
+    conversation: str | None = None
+    """The conversation that holds them; None if the response does."""
 
 
 class Run(Struct, frozen=True, gc=False):
@@ -119,6 +129,12 @@ class Run(Struct, frozen=True, gc=False):
     limits: Limits = Limits()
     turns: int = 0
     handoffs: int = 0
+    held: frozenset[str] = frozenset()
+    """Who held control since a tool returned or input came."""
+    bounces: int = 0
+    """Handoffs to one of them."""
+    givers: dict[str, str] = {}
+    """Who handed over to each agent that has not handed back since."""
     usage: Usage = Usage()
     status: str = "running"
     reason: str = ""
@@ -162,6 +178,12 @@ class State(Struct, gc=False):
     """What each agent was told, by its name."""
     hands: dict[str, int] = {}
     """Version at which each agent last handed off."""
+    counted: tuple[int, int] | None = None
+    """Tokens of the view as the provider last counted them, and its bytes then; None after a rewrite."""
+    compacted: int = 0
+    """Bytes of the view after the latest compaction."""
+    overflowed: bool = False
+    """The provider refused the view for its length, and nothing was answered since."""
     notes: dict[str, Raw] = {}
     """The latest note of each name."""
     unchecked: bool = False
@@ -300,6 +322,7 @@ def _cancel_requested(new: State, version: int, event: CancelRequested) -> None:
 
 def _input_added(new: State, version: int, event: InputAdded) -> None:
     new.unanswered = True
+    _progressed(new)
     _doubt_input(new, event)
 
 
@@ -328,7 +351,11 @@ def _agent_resolved(new: State, version: int, event: AgentResolved) -> None:
 def _model_requested(new: State, version: int, event: ModelRequested) -> None:
     if new.run is not None:
         _changed(new, turns=new.run.turns + 1)
-    if new.chain is not None and event.previous_response_id != new.chain.response_id:
+    # Nobody knows what a conversation holds while it is added to: only an answer says so. If
+    # none comes (a failure, another worker, a cancel, a fork), it is never continued.
+    if new.chain is not None and (
+        new.chain.conversation is not None or event.previous_response_id != new.chain.response_id
+    ):
         new.chain = None
     new.request = Request(version, event)
     new.agent = event.agent
@@ -342,7 +369,9 @@ def _model_responded(new: State, version: int, event: ModelResponded) -> None:
     request, new.request = new.request, None
     items = new.place.settled[len(new.place.settled) - len(raw(event, "output")) :]
     agent = new.agent or ""
-    new.response, new.attempts = version, 0
+    new.response, new.attempts, new.overflowed = version, 0, False
+    if event.usage.input_tokens:
+        new.counted = event.usage.input_tokens + event.usage.output_tokens, new.place.settled.size()
     new.truncated = event.status != "completed"
     new.calls = {
         item.ref: _asked(item, agent) for item in items if item.type in OURS and item.ref is not None
@@ -350,12 +379,22 @@ def _model_responded(new: State, version: int, event: ModelResponded) -> None:
     new.done = not new.calls
     new.final = _last_message(items) if new.done else None
     _changed(new, usage=(new.run.usage if new.run else Usage()) + event.usage)
-    new.chain = None
-    if request is not None and request.event.stored and event.response_id is not None:
-        held = len(new.place.settled)
-        new.chain = ChainState(request.event.issuer, event.response_id, held)
+    new.chain = _held_since(request, event, len(new.place.settled))
     if _is_odd(items):
         new.unchecked = True
+
+
+def _held_since(request: Request | None, event: ModelResponded, held: int) -> ChainState | None:
+    """What the provider holds once it has answered."""
+    if request is None or request.broken or not request.event.stored:
+        return None
+    issuer, conversation = request.event.issuer, request.event.conversation
+    if conversation is not None:
+        # "Input items and output items from this response are automatically added to this conversation
+        # after this response completes" (openai, response_create_params.py): of others, nobody knows.
+        done = event.status == "completed"
+        return ChainState(issuer, event.response_id or "", held, conversation) if done else None
+    return ChainState(issuer, event.response_id, held) if event.response_id is not None else None
 
 
 def _asked(item: Item, agent: str) -> Call:
@@ -393,6 +432,8 @@ def _model_failed(new: State, version: int, event: ModelFailed) -> None:
     if new.run is not None:
         used = new.run.usage + event.usage if event.usage is not None else new.run.usage
         _changed(new, turns=new.run.turns - 1, usage=used)
+    if event.kind == OVERFLOWED:
+        new.overflowed = True
     if event.kind == "chain":
         new.chain = None
 
@@ -406,6 +447,8 @@ def _tool_called(new: State, version: int, event: ToolCalled) -> None:
 
 def _settled(new: State, version: int, event: ToolReturned | ToolAbandoned | CallRefused) -> None:
     _move(new, event.call, event.type)
+    if type(event) is ToolReturned:
+        _progressed(new)
 
 
 def _approval_requested(new: State, version: int, event: ApprovalRequested) -> None:
@@ -424,20 +467,59 @@ def _handoff_made(new: State, version: int, event: HandoffMade) -> None:
     _move(new, event.call, event.type)
     new.hands = {**new.hands, event.source: version}
     new.agent = event.target
-    if new.run is not None:
-        _changed(new, handoffs=new.run.handoffs + 1)
+    if (run := new.run) is not None:
+        _changed(
+            new,
+            handoffs=run.handoffs + 1,
+            held=run.held | {event.source, event.target},
+            bounces=run.bounces + (event.target in run.held),
+            givers=_givers(run.givers, event),
+        )
     if new.place.settled is not new.place.past[-1][1]:
         _view_changed(new)
 
 
+def _givers(givers: dict[str, str], event: HandoffMade) -> dict[str, str]:
+    if givers.get(event.source) == event.target:  # handed back
+        return {agent: giver for agent, giver in givers.items() if agent != event.source}
+    return {**givers, event.target: event.source}
+
+
+def _progressed(new: State) -> None:
+    """Something was done or said: handoffs so far led somewhere."""
+    if new.run is not None and new.run.held:
+        _changed(new, held=frozenset(), bounces=0)
+
+
+def _spent(new: State, rewrite: Rewrite) -> None:
+    """What a filter cost counts for the run."""
+    if new.run is not None and new.phase != IDLE:
+        for _, usage in rewrite.spent:
+            _changed(new, usage=new.run.usage + usage)
+
+
 def _view_changed(new: State) -> None:
     """After a rewrite what the provider holds is no longer what the model is shown."""
+    _break_chain(new)
+    new.unchecked, new.counted = True, None
+
+
+def _break_chain(new: State) -> None:
+    """Never continue what the provider holds, nor what it is being sent."""
     new.chain = None
-    new.unchecked = True
+    if new.request is not None:
+        new.request = msgspec.structs.replace(new.request, broken=True)
+
+
+def _handoff_filtered(new: State, version: int, event: HandoffFiltered) -> None:
+    _spent(new, event.rewrite)
 
 
 def _history_rewritten(new: State, version: int, event: HistoryRewritten) -> None:
     _view_changed(new)
+    _spent(new, event.rewrite)
+    if event.cause == "compaction":
+        new.compacted, new.overflowed = new.place.settled.size(), False
 
 
 def _guardrail_tripped(new: State, version: int, event: Any) -> None:
@@ -448,13 +530,15 @@ def _guardrail_tripped(new: State, version: int, event: Any) -> None:
 
 
 def _event_redacted(new: State, version: int, event: Any) -> None:
-    new.chain = None
+    _break_chain(new)
 
 
 def _session_forked(new: State, version: int, event: SessionForked) -> None:
     if new.request is not None and new.run is not None:
         _changed(new, turns=new.run.turns - 1)
     new.request, new.cancel = None, None
+    if new.chain is not None and new.chain.conversation is not None:
+        new.chain = None  # the parent's: what one adds to it, the other would be shown
     if new.phase != IDLE:
         _changed(new, status="paused", reason="forked")
     # A decision that was not spent is asked again: it was given for the other session.
@@ -489,6 +573,7 @@ _APPLY: Mapping[type[Event], Any] = {
     CallRefused: _settled,
     ApprovalRequested: _approval_requested,
     ApprovalDecided: _approval_decided,
+    HandoffFiltered: _handoff_filtered,
     HandoffMade: _handoff_made,
     HistoryRewritten: _history_rewritten,
     GuardrailTripped: _guardrail_tripped,

@@ -3,7 +3,16 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from batonlog.events import ModelFailed, ModelRequested, ModelResponded, Record, RunStarted, Usage
+from batonlog.events import (
+    HandoffFiltered,
+    HistoryRewritten,
+    ModelFailed,
+    ModelRequested,
+    ModelResponded,
+    Record,
+    RunStarted,
+    Usage,
+)
 
 
 class Turn(NamedTuple):
@@ -41,15 +50,25 @@ def timeline(records: Iterable[Record], *, at: int | None = None) -> tuple[Turn,
 
 
 def usage(records: Iterable[Record], *, at: int | None = None) -> Mapping[tuple[str, str], Usage]:
-    """Return usage by (agent, model), of failed calls too where the provider told it."""
+    """Return usage by (agent, model), of failed calls too where the provider told it.
+
+    What a filter spent on a model, for a summary say, counts for the agent that held control.
+    """
+    agent = ""
     asked: dict[int, tuple[str, str]] = {}
     totals: dict[tuple[str, str], Usage] = {}
     for record in records:
         if at is not None and record.version > at:
             break
         match record.event:
-            case ModelRequested(agent=agent, issuer=(_, model)):
+            case RunStarted() as started:
+                agent = started.agent
+            case ModelRequested(issuer=(_, model)) as requested:
+                agent = requested.agent
                 asked[record.version] = (agent, model)
+            case HandoffFiltered(rewrite=rewrite) | HistoryRewritten(rewrite=rewrite):
+                for model, cost in rewrite.spent:
+                    totals[agent, model] = totals.get((agent, model), Usage()) + cost
             case ModelResponded(request=request, usage=used) | ModelFailed(request=request, usage=used) if (
                 used is not None and request in asked
             ):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import overload
 
+from batonlog.events import Ref
 from batonlog.projections.items import Item
 from batonlog.projections.wire import Former, keeps_id
 
@@ -17,7 +18,18 @@ _EMPTY = bytes(32)
 
 
 class _Sheet:
-    __slots__ = ("digested", "double", "formed", "former", "ids", "items", "looked")
+    __slots__ = (
+        "digested",
+        "double",
+        "formed",
+        "former",
+        "ids",
+        "indexed",
+        "items",
+        "looked",
+        "places",
+        "sizes",
+    )
 
     def __init__(self, items: list[Item]) -> None:
         self.items = items
@@ -27,6 +39,11 @@ class _Sheet:
         self.ids: set[str] = set()
         """Those that go out, of the items that were looked at."""
         self.looked = 0
+        self.places: dict[Ref, int] = {}
+        """Place of each item that was indexed so far, by its ref."""
+        self.indexed = 0
+        self.sizes = [0]
+        """Bytes of the first n items, for each n so far."""
         self.double: int | None = None
         """Place of the first item whose id stood there before."""
 
@@ -77,6 +94,17 @@ class View(Sequence[Item]):
         for n in range(self._n):
             yield items[n]
 
+    def place_of(self, ref: Ref) -> int | None:
+        """Return where an item stands, or None."""
+        sheet = self._sheet
+        for n in range(sheet.indexed, self._n):
+            found = sheet.items[n].ref
+            assert found is not None
+            sheet.places[found] = n
+        sheet.indexed = max(sheet.indexed, self._n)
+        place = sheet.places.get(ref)
+        return place if place is not None and place < self._n else None
+
     def digest(self) -> bytes:
         """Return the running digest: sha256 of the one before and the item, for each item."""
         sheet = self._sheet
@@ -88,6 +116,13 @@ class View(Sequence[Item]):
             value = sha256(b"%b%d.%d:%b" % (value, item.ref.version, item.ref.index, item.held)).digest()
         sheet.digested = (self._n, value)
         return value
+
+    def size(self) -> int:
+        """Return the bytes of all items, as they are recorded."""
+        sheet = self._sheet
+        for item in sheet.items[len(sheet.sizes) - 1 :]:
+            sheet.sizes.append(sheet.sizes[-1] + len(item.held))
+        return sheet.sizes[self._n]
 
     def repeats_an_id(self) -> bool:
         """Return whether two items would go out under one id, as some models make them."""

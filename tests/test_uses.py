@@ -19,10 +19,11 @@ from typing import TypeAlias
 import pytest
 
 from batonlog import engine, projections
-from batonlog.engine import Agent, Engine, tool
+from batonlog.engine import Agent, Engine, handoff, tool
 from batonlog.engine.testing import FakeResponsesServer, ScriptedModel, assistant_message, function_call
 from batonlog.engine.testing.fake_responses import Step
 from batonlog.events import SQLiteLog, UsageError
+from batonlog.projections import messages_only
 
 USES = Path(__file__).parents[1].parent / "shared" / "uses"
 
@@ -51,7 +52,6 @@ WAITING: Mapping[str, Callable[[], bool]] = {
     "use_10_as_tool.py": lambda: hasattr(Agent, "as_tool"),
     "use_11_output.py": lambda: _takes(lambda: Agent("a", output_type=int)),
     "use_12_guardrail.py": lambda: hasattr(engine, "racing"),
-    "use_14_notebook.py": lambda: hasattr(projections, "explain_rewrite"),
 }
 """Programs that cannot run yet, and whether what they wait for has come."""
 
@@ -63,6 +63,7 @@ RUN = {
     "07_recover",
     "08_fork",
     "13_tests",
+    "14_notebook",
     "15_ports",
 }
 
@@ -232,6 +233,44 @@ def test_tests_of_ones_own_agents_run(serve: Serve, tmp_path: Path) -> None:
             cwd=tmp_path,
         )
     assert re.search(r"\b([5-9]|\d\d) passed", printed)
+
+
+async def refund_in_three_turns(path: Path) -> None:
+    """cust-42 is handed to refund, which is shown the messages alone, and asks three times."""
+
+    @tool
+    async def get_order(order: str) -> str:
+        return "a kettle"
+
+    refund = Agent("refund", instructions="Decide.", tools=[get_order])
+    triage = Agent("triage", tools=[get_order], handoffs=[handoff(refund, input_filter=messages_only)])
+    look = function_call(get_order, {"order": "7"})
+    model = ScriptedModel(look, function_call(refund, {}), look, look, "Refunded.")
+    async with Engine(path, agents=[triage], model=model) as one:
+        await one.run("A refund?", session="cust-42")
+
+
+def test_a_notebook_shows_what_an_agent_saw_and_why_not_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(refund_in_three_turns(tmp_path / "support.db"))
+    monkeypatch.chdir(tmp_path)
+    program = runpy.run_path(str(USES / "use_14_notebook.py"))
+    asyncio.run(program["cells"]())
+    printed = capsys.readouterr().out.splitlines()
+
+    assert printed[0] == "1.0 None message A refund?"
+    assert printed[5:] == [
+        "[('4.0', 'function_call'), ('6.0', 'function_call_output'), "
+        "('8.0', 'function_call'), ('10.0', 'function_call_output')]",
+        "9 handoff.filtered messages_only {}",
+        "   kept 1.0 ",
+        "   dropped 4.0 messages_only",
+        "   dropped 6.0 messages_only",
+        "   dropped 8.0 messages_only",
+        "   dropped 10.0 messages_only",
+        "Decide. {} None",
+    ]
 
 
 PORTS = """

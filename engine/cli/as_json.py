@@ -1,11 +1,13 @@
 """The JSON that `--json` prints. Keys are stable, refs are text such as "7.1", digests are hex."""
 
+from collections import Counter
 from typing import Any
 
 from msgspec import Struct
 
 from batonlog.events import JSON, Event, Record, Ref, Rewrite, UnknownEvent
 from batonlog.projections import Item, RunResult
+from batonlog.projections.explain import Explained
 
 
 def record_json(record: Record) -> JSON:
@@ -50,6 +52,31 @@ def result_json(result: RunResult) -> JSON:
         "agent": result.agent or None,
         "usage": _value(result.usage),
         "open_calls": [_value(call) for call in result.open_calls],
+    }
+
+
+def rewrite_json(told: Explained, *, kept: bool) -> dict[str, JSON]:
+    """Return what a rewrite did, item by item; with `kept`, also the items that it left as they were."""
+    changes = list(told.changes())
+    made = told.made
+    return {
+        "version": told.version,
+        "effective": told.effective,
+        "cause": told.cause,
+        "source": made.source if made is not None else None,
+        "target": made.target if made is not None else None,
+        "guardrail": told.tripped.name if told.tripped is not None else None,
+        "filter": told.rewrite.filter,
+        "parameters": told.rewrite.parameters,
+        "repairs": list(told.rewrite.repairs),
+        "before": len(told.before),
+        "after": len(told.after),
+        "counts": dict(Counter(change.what for change in changes)),
+        "changes": [
+            {"what": change.what, "reason": change.reason, **item_json(change.item, settled=True)}
+            for change in changes
+            if kept or change.what != "kept" or change.reason
+        ],
     }
 
 

@@ -9,9 +9,10 @@ from rich.text import Text
 
 from batonlog.engine.cli.as_json import item_json
 from batonlog.engine.cli.reading import AsJson, LogPath, SessionName, opened, whole_session
+from batonlog.engine.cli.rewrites import print_all, print_diff
 from batonlog.engine.cli.side_by_side import Placed, align, print_side_by_side
 from batonlog.engine.cli.terminal import joined, make_console, one_line, print_json, printable
-from batonlog.engine.cli.wording import say_item, who_said
+from batonlog.engine.cli.wording import counted, say_item, who_said
 from batonlog.events import JSON, BatonlogError, ModelRequested, Record, Ref, UsageError
 from batonlog.projections import ModelRequest, model_request
 from batonlog.projections.placement import Placement, place
@@ -42,15 +43,47 @@ def history(
             parser=_read_ref, metavar="REF", help="Only this item, such as 7.1.", show_default=False
         ),
     ] = None,
+    diff: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="VERSION",
+            help="Only what the rewrite at this version did, item by item: what was kept, dropped (-), "
+            "inserted (+), edited (~), made up by a repair (!).",
+            show_default=False,
+        ),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Only the rewrites: what was made up or left out, and why.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the two histories of a session side by side: what was said and done, and what the model is shown.
 
     At the version of a model.requested it also proves, by the recorded digest, what that request showed.
+    --explain lists the rewrites that make the two differ, and --diff shows one of them.
     """
-    if said + shown + (item is not None) > 1:
-        raise typer.BadParameter("choose one of --session, --model and --item", param_hint="'--session'")
-    asyncio.run(_history(log, session, at, said, shown, item, as_json))
+    if said + shown + explain + (item is not None) + (diff is not None) > 1:
+        raise typer.BadParameter(
+            "choose one of --session, --model, --item, --diff and --explain", param_hint="'--session'"
+        )
+    if diff is not None and at is not None:
+        raise typer.BadParameter(
+            "--diff names the version itself: leave --at out, or use --explain --at", param_hint="'--at'"
+        )
+    if diff is not None or explain:
+        asyncio.run(_rewrites(log, session, at, diff, as_json))
+    else:
+        asyncio.run(_history(log, session, at, said, shown, item, as_json))
+
+
+async def _rewrites(path: str, session: str, at: int | None, diff: int | None, as_json: bool) -> None:
+    async with opened(path) as log:
+        records = await whole_session(log, session, at=at)
+    if diff is not None:
+        print_diff(session, records, diff, as_json=as_json)
+    else:
+        print_all(session, records, as_json=as_json)
 
 
 async def _history(
@@ -118,7 +151,7 @@ def _print_both(told: _Told) -> None:
         Text(
             joined(
                 [
-                    f"{one_line(told.session)} at version {told.version}: {_counted(len(told.said))}",
+                    f"{one_line(told.session)} at version {told.version}: {counted(len(told.said))}",
                     f"{hidden} not shown (·)" if hidden else "all shown",
                     f"{made} put in by a rewrite" if made else "",
                 ]
@@ -141,7 +174,7 @@ def _print_one(told: _Told, items: Sequence[Placed]) -> None:
         body = printable(text) if len(text) <= _LONGEST else printable(text[:_LONGEST]) + more
         console.print(Text(body or say_item(item)), soft_wrap=not console.is_terminal)
         console.print()
-    console.print(Text(f"{one_line(told.session)} at version {told.version}: {_counted(len(items))}", "dim"))
+    console.print(Text(f"{one_line(told.session)} at version {told.version}: {counted(len(items))}", "dim"))
     _print_proof(told)
 
 
@@ -152,14 +185,10 @@ def _print_proof(told: _Told) -> None:
     continued = f", continuing {request.previous_response_id}" if request.previous_response_id else ""
     text = (
         f"Version {told.version} is a model request, turn {request.turn}, {request.agent} to {request.model}: "
-        f"{_counted(len(request.input))} sent{continued}. "
+        f"{counted(len(request.input))} sent{continued}. "
         f"Its digest {request.digest.hex()[:12]}… holds: this is what the model was shown."
     )
     make_console().print(Text(one_line(text), "green"))
-
-
-def _counted(n: int) -> str:
-    return f"{n} item{'' if n == 1 else 's'}"
 
 
 def _print_item(told: _Told, ref: Ref, as_json: bool) -> None:

@@ -51,13 +51,17 @@ async def whole_session(log: EventLog, session: str, *, at: int | None = None) -
     head = await log.head(session)
     if head is None:
         raise await _unknown(log, session)
-    if at is not None and at > head.version:
-        raise UsageError(
-            f"{session} is at version {head.version}; there is no version {at}",
-            session=session,
-            version=at,
-        )
+    if at is not None:
+        check_version(session, at, head.version)
     return records
+
+
+def check_version(session: str, at: int, last: int) -> None:
+    """Raise UsageError for a version that a session has not reached."""
+    if at > last:
+        raise UsageError(
+            f"{session} is at version {last}; there is no version {at}", session=session, version=at
+        )
 
 
 async def _unknown(log: EventLog, session: str) -> UnknownSessionError:

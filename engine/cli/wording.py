@@ -46,6 +46,11 @@ def say_item(item: Item) -> str:
     return _say_data(item.type, item.data, item.text)
 
 
+def counted(n: int, what: str = "item") -> str:
+    """Return a number of things: "1 item", "2 items"."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
 def who_said(item: Item) -> str:
     """Return who an item is from: the agent, or the role of the input."""
     return one_line(item.agent or item.role or "input")
@@ -150,6 +155,21 @@ def _say_rewrite(rewrite: Rewrite) -> str:
     )
 
 
+def say_filter(rewrite: Rewrite) -> str:
+    """Return the filters of a rewrite with their parameters: "messages_only + keep_last(n=4)"."""
+    steps = rewrite.parameters.get("filters")
+    if not (isinstance(steps, list) and all(isinstance(step, dict) for step in steps) and steps):
+        steps = [{"filter": rewrite.filter, "parameters": rewrite.parameters}]
+    return one_line(
+        joined((_say_step(step.get("filter"), step.get("parameters")) for step in steps), by=" + ")
+    )
+
+
+def _say_step(name: JSON, parameters: JSON) -> str:
+    given = _say_named(parameters) if isinstance(parameters, dict) else ""
+    return f"{name}({given})" if given else str(name)
+
+
 def _say_items(items: Iterable[JSON]) -> str:
     return joined(_say_foreign(data) for data in items)
 
@@ -177,8 +197,11 @@ def _say_data(kind: str, data: dict[str, JSON], text: str) -> str:
 def _say_call(name: str, arguments: JSON) -> str:
     if not isinstance(arguments, dict):
         return one_line(f"{name}({_say_json(arguments)})")
-    given = (f"{key}={dump(value).decode()}" for key, value in arguments.items())
-    return one_line(f"{name}({', '.join(given)})")
+    return one_line(f"{name}({_say_named(arguments)})")
+
+
+def _say_named(values: dict[str, JSON]) -> str:
+    return ", ".join(f"{key}={dump(value).decode()}" for key, value in values.items())
 
 
 def _read(arguments: JSON) -> JSON:

@@ -1,4 +1,4 @@
-"""The endpoints of conversations: make one, read what it holds, add to it."""
+"""The endpoints of conversations: make one, find it, read what it holds, add to it, delete it."""
 
 from urllib.parse import parse_qs
 
@@ -12,6 +12,20 @@ def create_conversation(body: Item, held: Held) -> Item | Refusal:
     """Make a conversation, with or without items, and return it."""
     refusal = refusal_of_conversation(body, held)
     return refusal or held.open_conversation(items_in(body), body.get("metadata") or {}).body
+
+
+def find_conversation(conversation: str, held: Held) -> Item | Refusal:
+    """Return a conversation, without what it holds."""
+    kept = held.conversations.get(conversation)
+    return _no_conversation(conversation) if kept is None else kept.body
+
+
+def delete_conversation(conversation: str, held: Held) -> Item | Refusal:
+    """Delete a conversation. Its items are not deleted, and may still be pointed to."""
+    if conversation not in held.conversations:
+        return _no_conversation(conversation)
+    held.forget_conversation(conversation)
+    return {"id": conversation, "object": "conversation.deleted", "deleted": True}
 
 
 def create_items(conversation: str, body: Item, held: Held) -> Item | Refusal:

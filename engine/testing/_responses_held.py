@@ -1,6 +1,6 @@
 """What a Responses server holds: responses, conversations, and the ids that it has issued.
 
-Only `keep`, `forget` and the two conversation methods change anything, and the server calls them
+Only `keep`, `forget` and the three conversation methods change anything, and the server calls them
 after a request has passed every check: a refused request leaves everything as it was. Ids are
 counters, so that a test that runs twice sees the same ids twice.
 """
@@ -140,6 +140,10 @@ class Held:
         kept = self.conversations[name] = KeptConversation(body=body, items=[])
         self.add_to_conversation(name, items)
         return kept
+
+    def forget_conversation(self, conversation: str) -> None:
+        """Delete a conversation. What it held may still be pointed to."""
+        del self.conversations[conversation]
 
     def add_to_conversation(self, conversation: str, items: Sequence[Item]) -> list[Item]:
         """Append items to a conversation and return them with their ids."""

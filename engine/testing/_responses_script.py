@@ -16,11 +16,13 @@ class BrokenStream:
 
     A request that does not stream gets no answer at all, only the closed connection. Unless the
     last event went out, the provider keeps nothing of the answer: no response to continue,
-    nothing in the conversation, no id.
+    nothing in the conversation, no id. With `kept` it keeps all of it, as one does that has
+    finished and does not know that nobody heard.
     """
 
     step: "Step"
     after: int = field(kw_only=True)
+    kept: bool = field(kw_only=True, default=False)
 
     def __post_init__(self) -> None:
         if self.after < 0:
@@ -52,6 +54,8 @@ class Answer:
     items: tuple[Item, ...]
     fields: Item
     breaks_after: int | None = None
+    kept: bool = True
+    """Whether the provider keeps it, if it breaks off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +102,7 @@ def read_step(step: Step, body: bytes) -> Answer | Failure:
         inner = read_step(step.step, body)
         if isinstance(inner, Failure):
             raise TypeError("BrokenStream breaks an answer, but its function returned an exception")
-        return Answer(items=inner.items, fields=inner.fields, breaks_after=step.after)
+        return Answer(items=inner.items, fields=inner.fields, breaks_after=step.after, kept=step.kept)
     if isinstance(step, str):
         return Answer(items=tuple(_copies([{"role": "assistant", "content": step}])), fields={})
     if isinstance(step, Mapping):

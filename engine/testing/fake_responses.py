@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from ._http import HangUp, Headers, LoopbackServer, Reply, Request, Streamed, Whole
-from ._responses_conversations import create_conversation, create_items, list_items
+from ._responses_conversations import (
+    create_conversation,
+    create_items,
+    delete_conversation,
+    find_conversation,
+    list_items,
+)
 from ._responses_events import server_sent, stream_events
 from ._responses_held import Held
 from ._responses_output import respond
@@ -161,6 +167,10 @@ class FakeResponsesServer:
                 return self._json(
                     body if isinstance(body, Refusal) else create_conversation(body, self._held)
                 )
+            case "GET", ["v1", "conversations", conversation]:
+                return self._json(find_conversation(conversation, self._held))
+            case "DELETE", ["v1", "conversations", conversation]:
+                return self._json(delete_conversation(conversation, self._held))
             case "POST", ["v1", "conversations", conversation, "items"]:
                 body = _json_object(request)
                 return self._json(
@@ -190,13 +200,15 @@ class FakeResponsesServer:
         response = respond(turn, answer, self._held)
         if request.get("stream") is not True:
             if answer.breaks_after is not None:
+                if answer.kept:
+                    self._held.keep(turn, response)
                 return HangUp()
             reply = self._json(response)
             self._held.keep(turn, response)
             return reply
         chunks = list(server_sent(stream_events(response, chunk=self._stream_chunk)))
         sent = chunks if answer.breaks_after is None else chunks[: answer.breaks_after]
-        if len(sent) == len(chunks):
+        if answer.kept or len(sent) == len(chunks):
             # Kept before the first byte leaves: the client may continue as soon as it has read the last.
             self._held.keep(turn, response)
         return Streamed(chunks=sent, headers=self._headers(_EVENTS), complete=answer.breaks_after is None)

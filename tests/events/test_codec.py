@@ -257,8 +257,8 @@ def test_an_event_cannot_be_changed() -> None:
 
 STORED = [
     '{"type":"run.started","run_id":"r","agent":"a","input":[{"role":"user"}],'
-    '"limits":{"turns":10,"tokens":null,"seconds":null,"handoffs":20},"key":"k","parent":["s",[7,1]]}',
-    '{"type":"run.resumed","by":"w","limits":{"turns":1,"tokens":2,"seconds":3.0,"handoffs":4}}',
+    '"limits":{"turns":10,"tokens":null,"seconds":null,"handoffs":20,"ping_pong":4},"key":"k","parent":["s",[7,1]]}',
+    '{"type":"run.resumed","by":"w","limits":{"turns":1,"tokens":2,"seconds":3.0,"handoffs":4,"ping_pong":5}}',
     '{"type":"run.paused","reason":"limit","limit":"turns"}',
     '{"type":"run.completed","output":[7,1]}',
     '{"type":"run.failed","kind":"E","message":"m"}',

@@ -89,7 +89,7 @@ def rewrite_of(text: str) -> Rewrite:
 
 
 def event_of(line: str, version: int) -> Event:
-    words, _, rewrite = line.partition(": ") if line.startswith(("filter", "rewrite")) else (line, "", "")
+    words, _, rewrite = line.partition(": ") if line.startswith(("filter", "rewrite", "edit")) else (line, "", "")
     match words.split():
         case ["start", agent, *items]:
             given = tuple(item_of(text, version, n) for n, text in enumerate(items or ["u"]))
@@ -149,6 +149,8 @@ def event_of(line: str, version: int) -> Event:
                 acknowledgement="transferred",
             )
         case ["rewrite"]:
+            return HistoryRewritten(cause="compaction", rewrite=rewrite_of(rewrite))
+        case ["edit"]:
             return HistoryRewritten(cause="manual", rewrite=rewrite_of(rewrite))
         case ["pause", reason, *limit]:
             return RunPaused(reason=reason, limit=" ".join(limit) or None)  # type: ignore[arg-type]

@@ -22,7 +22,8 @@ from batonlog.projections import (
     messages_only,
     session_history,
 )
-from batonlog.projections.filters import apply_filters, as_filters, describe, whole_cuts
+from batonlog.projections.filters import apply_filters, as_filters, describe
+from batonlog.projections.selecting import whole_cuts
 
 Log = Callable[..., tuple[Record, ...]]
 Show = Callable[[Iterable[Item]], str]

@@ -11,19 +11,15 @@ REFERENCE = Path(__file__).parents[2].parent / "shared" / "API.pyi"
 
 LATER = {
     # 3, handoff history complete
-    "Change",
-    "drop_reasoning",
-    "explain_rewrite",
-    "last_turns",
-    "nest_history",
-    "only_agents",
-    "own_view",
-    "redact",
-    "replace_with_summary",
     # 6, the log as a product
     "ReadModel",
 }
 """On the page, and not built yet, by the issue that brings it."""
+
+ADDED = {
+    "Summary",  # what a summary cost has to come from somewhere, to be recorded
+}
+"""Not on the page."""
 
 
 def names_of(section: str) -> set[str]:
@@ -44,7 +40,7 @@ def names_of(section: str) -> set[str]:
 
 @pytest.mark.skipif(not REFERENCE.exists(), reason="the reference page is not beside this repository")
 def test_the_public_names_are_those_of_the_reference_page() -> None:
-    assert set(projections.__all__) == names_of("batonlog.projections") - LATER
+    assert set(projections.__all__) == names_of("batonlog.projections") - LATER | ADDED
 
 
 def test_every_public_name_is_there() -> None:

@@ -1,0 +1,82 @@
+"""Folds: one message that tells what several items said, each in a part of its own.
+
+A fold can be taken apart again without reading its text: its parts stand beside the refs that
+they cover, and the items that were there say of what kind each was. So a second nest adds to
+the first instead of quoting it, and a filter that drops tools drops them inside folds too.
+
+`Item.folds` counts, part by part of the content, how many of `Item.replaces` the part tells.
+A part that tells one item is that item's line. One that tells several is opaque: somebody's
+text about all of them, which no filter takes apart.
+"""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Raw, Struct
+
+from batonlog.events import JSON, Ref
+from batonlog.events.values import dump
+from batonlog.projections.history import History
+from batonlog.projections.items import Item
+
+
+class Part(Struct, frozen=True, gc=False):
+    """One part of a fold: a text, and what it tells."""
+
+    text: str
+    covers: tuple[Ref, ...] = ()
+    source: Item | None = None
+    """The item whose line this is; None for a heading, and for a text about several."""
+
+
+def parts_of(fold: Item) -> list[Part]:
+    """Take a fold apart."""
+    content = fold.data["content"]
+    out: list[Part] = []
+    start = 0
+    for part, count, source in zip(content, fold.folds, fold.sources, strict=True):
+        stop = start + count
+        out.append(Part(part.get("text", ""), fold.replaces[start:stop], source))
+        start = stop
+    return out
+
+
+def fold_of(parts: Sequence[Part]) -> Item:
+    """Make a fold of parts, the first of them its heading.
+
+    It is an assistant's message: what a user wrote gains no weight by being told in it.
+    """
+    data: dict[str, JSON] = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": part.text} for part in parts],
+    }
+    return Item(
+        None,
+        Raw(dump(data)),
+        replaces=tuple(ref for part in parts for ref in part.covers),
+        folds=tuple(len(part.covers) for part in parts),
+        sources=tuple(part.source for part in parts),
+    )
+
+
+def kept(history: History, wanted: Callable[[Item], bool]) -> History:
+    """Keep the wanted items, and of each fold the lines of wanted items."""
+    found = (_kept_of(item, wanted) if item.folds else item if wanted(item) else None for item in history)
+    return History((item for item in found if item is not None), history.version)
+
+
+def _kept_of(fold: Item, wanted: Callable[[Item], bool]) -> Item | None:
+    """A fold with only the lines of what is wanted; None if nothing is left to tell."""
+    heading, *parts = parts_of(fold)
+    left = [part for part in parts if part.source is None or wanted(part.source)]
+    if len(left) == len(parts):
+        return fold
+    return fold_of([heading, *left]) if left else None
+
+
+def one_line(value: JSON) -> str:
+    """Return JSON without anything that some reader takes for the end of a line."""
+    return dump(value).decode().translate(_BREAKS)
+
+
+_BREAKS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
