@@ -75,6 +75,10 @@ class Intentions:
         self.failure = error
         draft.add(RunFailed(kind=kind or type(error).__name__, message=words_of(error)))
 
+    def may_compact(self, state: State) -> bool:
+        """Whether a view that its provider found too long is compacted and sent again: once."""
+        return self._setup.compact is not None and not state.squeezed
+
     # -- asking the model
 
     async def _ask(self, draft: Draft) -> None:

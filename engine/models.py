@@ -138,6 +138,10 @@ class ChainLostError(Exception):
     """
 
 
+class TooLongError(Exception):
+    """What a request shows is longer than the model takes. Raised by adapters; a compaction may help."""
+
+
 def check_model(model: object) -> Model:
     """Refuse what cannot be a model. Raises UsageError."""
     if not hasattr(model, "respond") or not isinstance(getattr(model, "name", None), str):

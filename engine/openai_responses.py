@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from batonlog.engine.models import ChainLostError, Delta, ModelResponse
+from batonlog.engine.models import ChainLostError, Delta, ModelResponse, TooLongError
 from batonlog.events import JSON, Usage, UsageError
 from batonlog.events.values import dump, load
 from batonlog.projections import ModelRequest
@@ -91,7 +91,8 @@ class OpenAIResponsesModel:
         """Yield deltas, then the response.
 
         Raises what the client raises, ChainLostError if the provider does not know the response
-        or conversation that the request continues, and ResponseFailedError if it failed.
+        or conversation that the request continues, TooLongError if the model does not take that
+        much, and ResponseFailedError if it failed.
         """
         import openai
 
@@ -102,6 +103,8 @@ class OpenAIResponsesModel:
         except openai.APIStatusError as error:
             if _is_lost(error, request):
                 raise ChainLostError(str(error)) from error
+            if _is_too_long(error.code, str(error)):
+                raise TooLongError(str(error)) from error
             if not (self._encrypted and "ncrypted content is not supported" in str(error)):
                 raise
         self._encrypted = False  # a model without reasoning: it does not know the word
@@ -294,7 +297,7 @@ def read_response(data: bytes | Raw) -> ModelResponse:
     except msgspec.MsgspecError as error:
         response = _leniently(data, error)
     if response.status not in ("completed", "incomplete", None):
-        raise ResponseFailedError(f"the response is {response.status}: {_said(response.error)}")
+        raise _failure(f"the response is {response.status}: {_said(response.error)}", response.error)
     if response.output is None:
         why = f"it is an error: {_said(response.error)}" if bytes(response.error) else "it has no output"
         raise ResponseFailedError(f"the answer is no response: {why}")
@@ -354,6 +357,17 @@ def _usage(usage: _Usage | None) -> Usage:
     )
 
 
+def _is_too_long(code: object, message: str) -> bool:
+    """Whether an error says that the model does not take that much; others than OpenAI say it in words alone."""
+    return code == "context_length_exceeded" or "maximum context length" in message
+
+
+def _failure(message: str, error: Raw) -> Exception:
+    given = load(error) if bytes(error) else None
+    code = given.get("code") if isinstance(given, dict) else None
+    return TooLongError(message) if _is_too_long(code, message) else ResponseFailedError(message)
+
+
 def _said(error: Raw) -> str:
     value = load(error) if bytes(error) else None
     return str(value.get("message") or value) if isinstance(value, dict) else "no reason was given"
@@ -399,7 +413,7 @@ async def _read_stream(
             yield read_response(event.response)
             return
         elif event.type == "error":
-            raise ResponseFailedError(event.message or _said(event.error))
+            raise _failure(event.message or _said(event.error), event.error)
     raise ResponseFailedError("the stream broke off before the response was complete")
 
 

@@ -13,12 +13,12 @@ from batonlog.engine.decide import returned
 from batonlog.engine.draft import Draft
 from batonlog.engine.errors import words_of
 from batonlog.engine.intend import Intentions
-from batonlog.engine.models import ChainLostError, ModelResponse
+from batonlog.engine.models import ChainLostError, ModelResponse, TooLongError
 from batonlog.engine.tools import Tool
 from batonlog.events import JSON, ModelFailed, ModelResponded, NoteAdded, Ref
 from batonlog.events.lifecycle import SETTLED
 from batonlog.events.values import plain
-from batonlog.projections.state import Call
+from batonlog.projections.state import OVERFLOWED, Call
 
 
 class ModelAnswered(Struct, frozen=True):
@@ -52,13 +52,23 @@ class ModelBroke(Struct, frozen=True):
 
     async def add(self, draft: Draft, intentions: Intentions) -> None:
         """Add its events. Raises IllegalTransitionError if the request is closed."""
-        lost = isinstance(self.error, ChainLostError)
-        kind = "cancelled" if self.error is None else "chain" if lost else type(self.error).__name__
-        message = "cancelled" if self.error is None else words_of(self.error)
+        retried = isinstance(self.error, ChainLostError)
+        match self.error:
+            case None:
+                kind = message = "cancelled"
+            case ChainLostError():
+                kind, message = "chain", words_of(self.error)
+            case TooLongError():
+                kind, message = OVERFLOWED, words_of(self.error)
+                retried = intentions.may_compact(draft.state)
+            case _:
+                kind, message = type(self.error).__name__, words_of(self.error)
         draft.add(
-            ModelFailed(request=self.request, kind=kind, message=message, partial=self.partial, retried=lost)
+            ModelFailed(
+                request=self.request, kind=kind, message=message, partial=self.partial, retried=retried
+            )
         )
-        if self.error is not None and not lost:
+        if self.error is not None and not retried:
             intentions.fail(draft, self.error)
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from batonlog.engine.models import Issuer, Model, issuer_of
 from batonlog.engine.setup import Setup
-from batonlog.events import HandoffMade, HistoryRewritten, Ref, Rewrite, UsageError
-from batonlog.projections import Filter, FilterInput, History
+from batonlog.events import JSON, HandoffMade, HistoryRewritten, Ref, Rewrite, Usage, UsageError
+from batonlog.projections import Filter, FilterInput, History, folds
 from batonlog.projections.filters import Cause, apply_filters, describe
+from batonlog.projections.handover import handover_input, rewrite_input, untaken
 from batonlog.projections.items import Item
 from batonlog.projections.legality import repaired, violations
 from batonlog.projections.rewrite import Past, operations
@@ -38,35 +39,27 @@ class Rewrites:
         self,
         filters: Sequence[Filter[Any]] | None,
         state: State,
-        base: View,
         made: HandoffMade,
         value: object,
-        untaken: Collection[Ref],
+        *,
+        whole: bool,
     ) -> Rewrite | None:
-        """What the filters of a handoff do to the view that an unfiltered one would leave."""
-        own = _own(state, made.target)
-        if not filters:
-            kept = [item for item in base if not _is_of(item, untaken)]
-            return _made(base, kept, "drop_untaken_transfers", {}, past=own)
-        given = FilterInput(
-            base,
-            version=state.version,
-            cause="handoff",
-            session=self._session,
-            context=self._context,
-            split=_start_of(base, state.response),
-            own=History(own[0][1], own[0][0]) if own else None,
-            source=made.source,
-            target=made.target,
-            arguments=value,
-        )
-        return await _filtered(
-            filters, given, base, past=own, without=untaken, issuer=self._issuer_of(made.target)
-        )
+        """What the filters of a handoff do to the view that an unfiltered one would leave.
+
+        Transfers that were not taken are left out, unless the view is to be `whole`.
+        """
+        given = handover_input(state, made, session=self._session, context=self._context, arguments=value)
+        without = frozenset() if whole else untaken(state, made.call)
+        past = ((given.own.version, View(given.own)),) if given.own is not None else ()
+        if filters:
+            issuer = self._issuer_of(made.target)
+            return await _filtered(filters, given, past=past, without=without, issuer=issuer)
+        left = [item for item in given if not _is_of(item, without)]
+        return _made(given, left, "drop_untaken_transfers", {})
 
     async def by_hand(self, filters: Sequence[Filter[Any]], state: State) -> Rewrite | None:
         """What filters do to the view as it stands, at somebody's wish."""
-        return await _filtered(filters, self._given(state, "manual"), state.place.settled)
+        return await _filtered(filters, self._given(state, "manual"))
 
     async def compaction(self, state: State, model: Model) -> HistoryRewritten | None:
         """What the engine's compaction does, if the view is too long for it or for the provider.
@@ -76,8 +69,7 @@ class Rewrites:
         filters = self._setup.compact
         if not filters or not (state.overflowed or await self._is_long(state, model)):
             return None
-        before = state.place.settled
-        rewrite = await _filtered(filters, self._given(state, "compaction"), before)
+        rewrite = await _filtered(filters, self._given(state, "compaction"))
         if rewrite is not None:
             return HistoryRewritten(cause="compaction", rewrite=rewrite)
         if state.overflowed:
@@ -95,17 +87,7 @@ class Rewrites:
         return counted + (size - at) // _BYTES_A_TOKEN > budget
 
     def _given(self, state: State, cause: Cause) -> FilterInput[Any]:
-        view = state.place.settled
-        return FilterInput(
-            view,
-            version=state.version,
-            cause=cause,
-            session=self._session,
-            context=self._context,
-            split=_start_of(view, state.response),
-            source=state.agent,
-            target=state.agent,
-        )
+        return rewrite_input(state, cause, session=self._session, context=self._context)
 
     def _issuer_of(self, agent: str) -> Issuer | None:
         """Whom an agent will ask; None if that cannot be told."""
@@ -135,45 +117,42 @@ class Rewrites:
         return HistoryRewritten(cause="repair", rewrite=rewrite)
 
 
-def _own(state: State, agent: str) -> Past:
-    """An agent's view when it last handed off, by its version; nothing if it never did."""
-    version = state.hands.get(agent)
-    return tuple((at, view) for at, view in state.place.past if at == version)[-1:]
-
-
-def _start_of(view: View, version: int) -> int:
-    return next((n for n, item in enumerate(view) if item.ref and item.ref.version >= version), len(view))
-
-
 def _is_of(item: Item, calls: Collection[Ref | None]) -> bool:
-    return any(ref in calls for ref in (item.ref, item.answers, *item.replaces))
+    """Whether an item tells such a call and nothing else: a text about more than that stays."""
+    return item.answers in calls or (bool(item.covers) and all(ref in calls for ref in item.covers))
 
 
 async def _filtered(
     filters: Sequence[Filter[Any]],
     given: FilterInput[Any],
-    base: View,
     *,
     past: Past = (),
-    without: Collection[Ref] = (),
+    without: Collection[Ref | None] = (),
     issuer: Issuer | None = None,
 ) -> Rewrite | None:
     """What filters do, as data; None for nothing. Raises UsageError if nothing is left that can be shown."""
     after = await apply_filters(filters, given)
-    kept = [item for item in after if not _is_of(item, without)]
+    left = folds.kept(History(after, given.version), lambda item: not _is_of(item, without))
+    kept = list(left)
     name, parameters = describe(filters)
     if not repaired(kept, issuer):
         raise UsageError(
             f"filter {name} left nothing that can be shown: an output needs its call, "
             f"and reasoning what followed it"
         )
-    return _made(base, kept, name, parameters, past=past, spent=given.spent)
+    return _made(given, kept, name, parameters, past=past, spent=given.spent)
 
 
 def _made(
-    base: View, after: Sequence[Item], name: str, parameters: Any, *, past: Past, spent: Any = ()
+    given: History,
+    left: Sequence[Item],
+    name: str,
+    parameters: dict[str, JSON],
+    *,
+    past: Past = (),
+    spent: tuple[tuple[str, Usage], ...] = (),
 ) -> Rewrite | None:
-    changes = operations(base, after, past=past)
+    changes = operations(given, left, past=past)
     if changes is None:
         return None
     return Rewrite(filter=name, parameters=parameters, operations=tuple(changes), spent=spent)

@@ -30,7 +30,6 @@ from batonlog.events import (
 from batonlog.events.lifecycle import CALLED, UNKNOWN
 from batonlog.events.values import dump
 from batonlog.projections.items import ANSWERED_BY
-from batonlog.projections.placement import place
 from batonlog.projections.state import FILTER_FAILED, Call, State
 
 IN_CIRCLES = (
@@ -165,10 +164,7 @@ class Transfers:
     ) -> Rewrite | None:
         """What the filter does to the view that an unfiltered handoff would leave."""
         filters = self._setup.handoff_filter if isinstance(one.input_filter, str) else one.input_filter
-        # The filter event and the switch stand next to each other: the acknowledgement is two on.
-        base = place(state.place, state.version + 2, made).settled
-        untaken = frozenset() if one.keep_untaken else _untaken(state, made.call)
-        return await self._rewrites.of_handoff(filters, state, base, made, value, untaken)
+        return await self._rewrites.of_handoff(filters, state, made, value, whole=one.keep_untaken)
 
 
 class _NoTargetError(Exception):
@@ -178,15 +174,6 @@ class _NoTargetError(Exception):
         super().__init__(answer)
         self.reason = reason
         self.answer = answer
-
-
-def _untaken(state: State, taken: Ref) -> frozenset[Ref]:
-    """Transfers of this response that were not taken."""
-    return frozenset(
-        ref
-        for ref, call in state.calls.items()
-        if ref != taken and (offer := state.offer_of(call)) is not None and offer.kind == "handoff"
-    )
 
 
 def _acknowledgement(one: Handoff[Any], target: str) -> str:

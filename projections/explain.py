@@ -72,19 +72,16 @@ def rewrite_at(records: Iterable[Record], at: int) -> "Explained":
         if at in (one.version, one.effective):
             return one
         known.append(one.version)
-    there = next((record for record in whole if record.version == at), None)
-    if there is None:
-        raise UsageError(
-            f"there is no version {at} in these records: give the whole session",
-            session=whole[-1].session if whole else None,
-            version=at,
-        )
     where = f"its rewrites are at {versions_near(known, at)}" if known else "nothing was ever rewritten in it"
-    raise UsageError(
-        f"{there.session} has {there.type} at version {at}, which rewrites nothing; {where}",
-        session=there.session,
-        version=at,
-    )
+    session = whole[-1].session if whole else None
+    there = next((record for record in whole if record.version == at), None)
+    if there is not None:
+        what = f"{session} has {there.type} at version {at}, which rewrites nothing; {where}"
+    elif whole and at > whole[-1].version:
+        what = f"{session} is at version {whole[-1].version}; there is no version {at}; {where}"
+    else:
+        what = f"there is no version {at} in these records: give the whole session"
+    raise UsageError(what, session=session, version=at)
 
 
 def versions_near(versions: Sequence[int], at: int, *, most: int = 6) -> str:

@@ -43,9 +43,11 @@ def nest_history(history: History, /, *, mapper: Callable[[History], str] | None
     if not any(_can_be_read(item) for item in folded) or (len(folded) == 1 and folded[0].folds):
         return history[:]
     nest = _told(folded) if mapper is None else _mapped(History(folded, history.version), mapper)
-    first = next(n for n in range(len(history)) if n not in stays)
+    # The nest never comes behind the question: some providers refuse what ends with the assistant.
+    question = _question(history)
+    first = next(n for n in range(len(history)) if n not in stays or n == question)
     before = [item for n, item in enumerate(history) if n in stays and n < first]
-    after = [item for n, item in enumerate(history) if n in stays and n > first]
+    after = [item for n, item in enumerate(history) if n in stays and n >= first]
     return History([*before, nest, *after], history.version)
 
 
@@ -60,11 +62,15 @@ def _mapped(folded: History, mapper: Callable[[History], str]) -> Item:
 def _staying(history: Sequence[Item]) -> set[int]:
     """Places of the items that are not folded."""
     stays = {n for n, item in enumerate(history) if not _can_be_told(item)}
-    last = next((n for n in range(len(history) - 1, -1, -1) if history[n].role == "user"), None)
-    if last is not None:
-        stays.add(last)
+    if (question := _question(history)) is not None:
+        stays.add(question)
     _add_groups(history, stays)
     return stays
+
+
+def _question(history: Sequence[Item]) -> int | None:
+    """Place of the last user message, if there is one."""
+    return next((n for n in range(len(history) - 1, -1, -1) if history[n].role == "user"), None)
 
 
 def _can_be_read(item: Item) -> bool:

@@ -198,7 +198,7 @@ def _proven(record: Record, event: ModelRequested, view: View, parts: Parts, era
         why = (
             f"not provable: {erased} events erased"
             if erased
-            else "its digest does not prove what the log holds"
+            else "not what was asked: its digest does not prove what the log holds"
         )
         raise DamagedError(
             f"the request at version {record.version} of {record.session} is {why}",

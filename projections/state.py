@@ -183,7 +183,9 @@ class State(Struct, gc=False):
     compacted: int = 0
     """Bytes of the view after the latest compaction."""
     overflowed: bool = False
-    """The provider refused the view for its length, and nothing was answered since."""
+    """The provider refused the view for its length, and it was not compacted since."""
+    squeezed: bool = False
+    """It did so for this turn."""
     notes: dict[str, Raw] = {}
     """The latest note of each name."""
     unchecked: bool = False
@@ -275,6 +277,7 @@ def _run_started(new: State, version: int, event: RunStarted) -> None:
     new.runs = (*new.runs, (event.run_id, event.key, version))
     new.agent = event.agent
     new.final, new.done, new.cancel, new.attempts, new.answer = None, False, None, 0, None
+    new.squeezed = False
     new.calls = {}
     new.unanswered = True
     _doubt_input(new, event)
@@ -285,6 +288,7 @@ def _run_resumed(new: State, version: int, event: RunResumed) -> None:
         _changed(new, turns=new.run.turns - 1 if new.run else 0)
     new.request = None
     _changed(new, status="running", reason="", kind="", resumed=version)
+    new.squeezed = False
     if event.limits is not None:
         _changed(new, limits=event.limits)
 
@@ -369,7 +373,7 @@ def _model_responded(new: State, version: int, event: ModelResponded) -> None:
     request, new.request = new.request, None
     items = new.place.settled[len(new.place.settled) - len(raw(event, "output")) :]
     agent = new.agent or ""
-    new.response, new.attempts, new.overflowed = version, 0, False
+    new.response, new.attempts, new.overflowed, new.squeezed = version, 0, False, False
     if event.usage.input_tokens:
         new.counted = event.usage.input_tokens + event.usage.output_tokens, new.place.settled.size()
     new.truncated = event.status != "completed"
@@ -433,7 +437,7 @@ def _model_failed(new: State, version: int, event: ModelFailed) -> None:
         used = new.run.usage + event.usage if event.usage is not None else new.run.usage
         _changed(new, turns=new.run.turns - 1, usage=used)
     if event.kind == OVERFLOWED:
-        new.overflowed = True
+        new.overflowed = new.squeezed = True
     if event.kind == "chain":
         new.chain = None
 

@@ -9,6 +9,9 @@ Wire formats are numbered, and one that was released never changes: the number i
 2. A `call_id` that an earlier call of the view has goes out as `<call_id>~<version>`, with its
    output: providers and local models reuse ids, and the API refuses a second use.
 3. Names that the API refuses are mended, and lone surrogates become U+FFFD: UTF-8 has none.
+4. Arguments that are no JSON object go out as `{}`: many a provider reads them before it answers,
+   and refuses the request. What the model wrote stays in the history, and the answer to its
+   call says what was wrong with it.
 
 Along a chain the provider knows the ids that it issued, so there they stay as they are.
 """
@@ -18,7 +21,7 @@ from collections.abc import Collection
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from batonlog.events import Ref
 from batonlog.events.values import dump, load
@@ -47,6 +50,13 @@ _LONGEST = 64
 _BAD_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _shallow: msgspec.json.Decoder[dict[str, Raw]] = msgspec.json.Decoder(dict[str, Raw])
+
+
+class _Call(Struct, gc=False):
+    arguments: str = "{}"
+
+
+_arguments: msgspec.json.Decoder[_Call] = msgspec.json.Decoder(_Call)
 
 
 class Former:
@@ -87,6 +97,8 @@ class Former:
                 changes["call_id"] = sent
         if head.name is not None and (mended := _BAD_NAME.sub("_", head.name)[:_LONGEST] or "_") != head.name:
             changes["name"] = mended
+        if head.type == "function_call" and not _has_arguments(item.held):
+            changes["arguments"] = "{}"
         return changes
 
     def _unused(self, call_id: str, ref: Ref) -> str:
@@ -96,6 +108,24 @@ class Former:
             if 1 <= len(sent) <= _LONGEST and sent not in self._used:
                 return sent
         return f"call~{ref}"
+
+
+def _has_arguments(held: Raw) -> bool:
+    """Whether the arguments of a call are a JSON object. What is no text at all is left as it came."""
+    try:
+        _shallow.decode(_arguments.decode(held).arguments)
+    except msgspec.MsgspecError:
+        given = load(held).get("arguments")
+        return not isinstance(given, str) or _is_object(given)
+    return True
+
+
+def _is_object(text: str) -> bool:
+    """The same of a text that the fast reader does not take: it may hold lone surrogates."""
+    try:
+        return isinstance(load(text.encode(errors="surrogatepass")), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def keeps_id(item: Item) -> bool:

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from batonlog.engine.cli import log
 from batonlog.engine.cli.demo import demo
 from batonlog.engine.cli.history import history
+from batonlog.engine.cli.request import request
 from batonlog.engine.cli.terminal import tell_error
 from batonlog.engine.diagram import call_diagram, run_diagram, with_diagrams
 from batonlog.events import BatonlogError, UsageError
@@ -39,8 +40,15 @@ app = typer.Typer(
 app.add_typer(log.app, name="log")
 app.command(
     epilog="Example: batonlog history cust-42 --log support.db\n\n"
-    "Example: batonlog history cust-42 --log support.db --at 14 --model"
+    "Example: batonlog history cust-42 --log support.db --at 14 --model\n\n"
+    "Example: batonlog history cust-42 --log support.db --explain\n\n"
+    "Example: batonlog history cust-42 --log support.db --diff 12"
 )(history)
+app.command(
+    epilog="Example: batonlog request cust-42 --log support.db\n\n"
+    "Example: batonlog request cust-42 --log support.db --at 14\n\n"
+    "Example: batonlog request cust-42 --log support.db --at 14 --body"
+)(request)
 app.command(
     epilog="Example: batonlog demo\n\nExample: batonlog demo --chain\n\n"
     "Example: OPENAI_API_KEY=… batonlog demo --live"

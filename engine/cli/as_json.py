@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from batonlog.events import JSON, Event, Record, Ref, Rewrite, UnknownEvent
-from batonlog.projections import Item, RunResult
+from batonlog.projections import Item, ModelRequest, RunResult
 from batonlog.projections.explain import Explained
 
 
@@ -55,6 +55,24 @@ def result_json(result: RunResult) -> JSON:
     }
 
 
+def request_json(request: ModelRequest) -> dict[str, JSON]:
+    """Return a request without what it sends: its items are said in other ways."""
+    return {
+        "turn": request.turn,
+        "agent": request.agent,
+        "model": request.model,
+        "instructions": request.instructions,
+        "tools": list(request.tools),
+        "output_schema": request.output_schema,
+        "settings": dict(request.settings),
+        "previous_response_id": request.previous_response_id,
+        "conversation": request.conversation,
+        "stored": request.stored,
+        "first": request.first,
+        "digest": request.digest.hex(),
+    }
+
+
 def rewrite_json(told: Explained, *, kept: bool) -> dict[str, JSON]:
     """Return what a rewrite did, item by item; with `kept`, also the items that it left as they were."""
     changes = list(told.changes())
@@ -69,6 +87,7 @@ def rewrite_json(told: Explained, *, kept: bool) -> dict[str, JSON]:
         "filter": told.rewrite.filter,
         "parameters": told.rewrite.parameters,
         "repairs": list(told.rewrite.repairs),
+        "spent": [{"model": model, "usage": _value(usage)} for model, usage in told.rewrite.spent],
         "before": len(told.before),
         "after": len(told.after),
         "counts": dict(Counter(change.what for change in changes)),

@@ -143,6 +143,8 @@ def _look_further(console: Console, path: Path, session: str, at: int | None = N
     commands = [["log", "show", session], ["history", session]]
     if at is not None:
         commands.append(["history", session, "--at", str(at), "--model"])
+        commands.append(["history", session, "--explain"])
+        commands.append(["request", session, "--at", str(at)])
     for command in commands:
         line = f"{_program()} {shlex.join([*command, '--log', str(path)])}"
         console.print(Text(f"  {line}", "cyan"), soft_wrap=True)

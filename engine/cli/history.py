@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from batonlog.engine.cli.as_json import item_json
+from batonlog.engine.cli.as_json import item_json, request_json
 from batonlog.engine.cli.reading import AsJson, LogPath, SessionName, opened, whole_session
 from batonlog.engine.cli.rewrites import print_all, print_diff
 from batonlog.engine.cli.side_by_side import Placed, align, print_side_by_side
@@ -182,7 +182,8 @@ def _print_proof(told: _Told) -> None:
     request = told.request
     if request is None:
         return
-    continued = f", continuing {request.previous_response_id}" if request.previous_response_id else ""
+    held = request.previous_response_id or (request.conversation if request.first else None)
+    continued = f", continuing {held}" if held else ""
     text = (
         f"Version {told.version} is a model request, turn {request.turn}, {request.agent} to {request.model}: "
         f"{counted(len(request.input))} sent{continued}. "
@@ -223,24 +224,10 @@ def _told_json(told: _Told, *, said: bool, shown: bool) -> JSON:
         "session": told.session,
         "version": told.version,
         "agent": told.agent,
-        "request": _request_json(told.request) if told.request is not None else None,
+        "request": request_json(told.request) if told.request is not None else None,
     }
     if said:
         document["session_history"] = [item_json(one.item, settled=not one.waits) for one in told.said]
     if shown:
         document["model_history"] = [item_json(one.item, settled=not one.waits) for one in told.shown]
     return document
-
-
-def _request_json(request: ModelRequest) -> JSON:
-    return {
-        "turn": request.turn,
-        "agent": request.agent,
-        "model": request.model,
-        "instructions": request.instructions,
-        "tools": list(request.tools),
-        "settings": dict(request.settings),
-        "previous_response_id": request.previous_response_id,
-        "first": request.first,
-        "digest": request.digest.hex(),
-    }

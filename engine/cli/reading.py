@@ -56,11 +56,12 @@ async def whole_session(log: EventLog, session: str, *, at: int | None = None) -
     return records
 
 
-def check_version(session: str, at: int, last: int) -> None:
+def check_version(session: str, at: int, last: int, *, cure: str = "") -> None:
     """Raise UsageError for a version that a session has not reached."""
     if at > last:
+        more = f"; {cure}" if cure else ""
         raise UsageError(
-            f"{session} is at version {last}; there is no version {at}", session=session, version=at
+            f"{session} is at version {last}; there is no version {at}{more}", session=session, version=at
         )
 
 

@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from batonlog.engine.cli.as_json import rewrite_json
-from batonlog.engine.cli.reading import check_version
 from batonlog.engine.cli.terminal import joined, make_console, one_line, print_json, print_line
 from batonlog.engine.cli.wording import counted, say_filter, say_item, who_said
 from batonlog.events import Record
@@ -32,7 +31,6 @@ _MOST = 8
 
 def print_diff(session: str, records: Sequence[Record], at: int, *, as_json: bool) -> None:
     """Print what the rewrite at that version did. Raises UsageError if there is none."""
-    check_version(session, at, records[-1].version)
     told = rewrite_at(records, at)
     if as_json:
         print_json({"session": session, **rewrite_json(told, kept=True)})
@@ -41,6 +39,9 @@ def print_diff(session: str, records: Sequence[Record], at: int, *, as_json: boo
     print_line(console, Text(f"{one_line(session)}, version {told.version}: {_say_cause(told)}", "bold"))
     if told.by != told.cause and told.tripped is None:
         print_line(console, Text(f"filter {say_filter(told.rewrite)}"))
+    for model, usage in told.rewrite.spent:
+        spent = f"it asked {model}, for {counted(usage.total_tokens, 'token')}"
+        print_line(console, Text(one_line(spent), "dim"))
     if told.effective is None:
         console.print(Text(_NOT_MADE, "yellow"))
         return

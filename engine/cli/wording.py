@@ -95,9 +95,7 @@ def _say(event: AnyEvent) -> str:
                     event.agent,
                     event.issuer[1],
                     f"attempt {event.attempt}" if event.attempt > 1 else "",
-                    f"continues {event.previous_response_id} from item {event.first} on"
-                    if event.previous_response_id is not None
-                    else "",
+                    _say_held(event),
                 ]
             )
         case ModelResponded(output=items, status=status):
@@ -134,6 +132,14 @@ def _say(event: AnyEvent) -> str:
     assert_never(event)
 
 
+def _say_held(event: ModelRequested) -> str:
+    """What the provider holds of the view, or is given to hold."""
+    if event.conversation is not None and not event.first:
+        return f"opens {event.conversation}"
+    held = event.conversation or event.previous_response_id
+    return f"continues {held} from item {event.first} on" if held is not None else ""
+
+
 def _say_parts(event: AgentResolved) -> str:
     """What of an agent has changed."""
     offered = event.offered
@@ -166,7 +172,7 @@ def say_filter(rewrite: Rewrite) -> str:
 
 
 def _say_step(name: JSON, parameters: JSON) -> str:
-    given = _say_named(parameters) if isinstance(parameters, dict) else ""
+    given = say_named(parameters) if isinstance(parameters, dict) else ""
     return f"{name}({given})" if given else str(name)
 
 
@@ -197,10 +203,10 @@ def _say_data(kind: str, data: dict[str, JSON], text: str) -> str:
 def _say_call(name: str, arguments: JSON) -> str:
     if not isinstance(arguments, dict):
         return one_line(f"{name}({_say_json(arguments)})")
-    return one_line(f"{name}({_say_named(arguments)})")
+    return one_line(f"{name}({say_named(arguments)})")
 
 
-def _say_named(values: dict[str, JSON]) -> str:
+def say_named(values: dict[str, JSON]) -> str:
     return ", ".join(f"{key}={dump(value).decode()}" for key, value in values.items())
 
 

@@ -46,6 +46,7 @@ class Client(Sessions):
             "limits": before._limits,
             "context_for": before._context_for,
             "lease_seconds": before.lease_seconds,
+            "next_agent": before._next_agent,
         }
         super().__init__(ClientLog(engine.log, world), engine._setup, owner=before.owner, **self._options)
         self._store = engine.log

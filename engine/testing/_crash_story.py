@@ -25,7 +25,16 @@ from batonlog.events import (
     ToolReturned,
     Usage,
 )
-from batonlog.projections import History, model_history, model_request, run_result, session_history, usage
+from batonlog.projections import (
+    History,
+    Item,
+    model_history,
+    model_request,
+    run_result,
+    session_history,
+    usage,
+)
+from batonlog.projections.folds import parts_of
 from batonlog.projections.items import OURS
 
 
@@ -94,7 +103,14 @@ def _is_uncertain(event: Event) -> bool:
 
 
 def _items(history: History) -> tuple[Any, ...]:
-    return tuple((item.agent, item.data) for item in history)
+    return tuple((item.agent, _told(item)) for item in history)
+
+
+def _told(item: Item) -> JSON:
+    """What an item says. The lines of a fold name calls by their keys, which are versions."""
+    if not item.folds:
+        return item.data
+    return [part.text if part.source is None else _told(part.source) for part in parts_of(item)]
 
 
 def _runs(records: Sequence[Record]) -> Iterator[tuple[str, str, str]]:

@@ -4,7 +4,7 @@ Each is a value that prints as it must be written. They keep at least one messag
 as sensible filters do: who shows nothing but tool items to a model gets no sensible answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from hypothesis import strategies as st
@@ -101,7 +101,8 @@ _SHIPPED = {
     "own_view": own_view,
 }
 
-Edit: TypeAlias = Keep | Put | Change | Summarise | Shipped
+Edit: TypeAlias = Callable[[FilterInput[object]], View]
+"""Any of these."""
 
 _places = st.integers(0, 15)
 edits: st.SearchStrategy[Edit] = st.one_of(

@@ -18,7 +18,9 @@ from batonlog.projections.testing.sayings import (
     all_groups,
     groups,
     inputs,
+    mostly,
     parts,
+    reasoning,
     texts,
     transfer,
     values,
@@ -122,18 +124,20 @@ _small = st.integers(0, 3)
 _ends = st.lists(
     st.builds(
         End,
-        st.sampled_from(
-            ["returned", "returned", "returned", "failed", "refused"]
-            + ["approved", "rejected", "settled", "stopped", "lost", "repeated"]
+        mostly(
+            st.just("returned"),
+            st.sampled_from(["failed", "refused", "approved", "rejected", "settled"]),
+            st.sampled_from(["stopped", "lost", "repeated"]),
+            times=2,
         ),
         values,
-        st.one_of(st.none(), st.none(), parts, texts),
+        mostly(st.none(), parts, texts),
     ),
     min_size=1,
     max_size=3,
 ).map(tuple)
 _said: st.SearchStrategy[Said] = st.builds(Said, inputs, st.sampled_from(["turn", "turn", "run"]))
-_meanwhile = st.one_of(st.just(()), st.just(()), st.tuples(st.tuples(_small, _said)))
+_meanwhile = mostly(st.just(()), st.tuples(st.tuples(_small, _said)))
 _late = st.lists(_small, max_size=3).map(tuple)
 _filters = st.one_of(st.just(()), st.lists(edits, min_size=1, max_size=2).map(tuple))
 handings: st.SearchStrategy[Handing] = st.builds(
@@ -146,7 +150,10 @@ handings: st.SearchStrategy[Handing] = st.builds(
 
 
 def _turns(
-    said: st.SearchStrategy[tuple[Group, ...]], handing: st.SearchStrategy[Handing | None], *, smooth: bool = False
+    said: st.SearchStrategy[tuple[Group, ...]],
+    handing: st.SearchStrategy[Handing | None],
+    *,
+    smooth: bool = False,
 ) -> st.SearchStrategy[Turn]:
     never = smooth
     return st.builds(
@@ -163,25 +170,21 @@ def _turns(
 
 turns = _turns(
     st.lists(all_groups, min_size=1, max_size=3).map(tuple),
-    st.one_of(st.none(), st.none(), handings),
+    st.one_of(st.none(), handings),
 )
-moves: st.SearchStrategy[Move] = st.one_of(
-    _said,
-    turns,
-    turns,
-    turns,
-    st.builds(
-        Rewriting, st.sampled_from(["compaction", "manual"]), st.lists(edits, min_size=1, max_size=2).map(tuple)
-    ),
-    st.builds(Ending, st.sampled_from(["failed", "paused", "resumed", "cancelled", "noted"])),
-    st.builds(Fork, st.integers(0, 9)),
+_rewritings = st.builds(
+    Rewriting, st.sampled_from(["compaction", "manual"]), st.lists(edits, min_size=1, max_size=2).map(tuple)
+)
+_endings = st.builds(Ending, st.sampled_from(["failed", "paused", "resumed", "cancelled", "noted"]))
+moves: st.SearchStrategy[Move] = mostly(
+    st.one_of(_said, turns), turns, turns, _rewritings, _endings, st.builds(Fork, st.integers(0, 9)), times=3
 )
 
 handing_turns = _turns(
     st.builds(
-        lambda before, one, after: (*before, (one,), *after),
+        lambda before, one, after: (*before, one, *after),
         st.lists(groups, max_size=2),
-        transfer,
+        st.one_of(st.tuples(transfer), st.tuples(reasoning, transfer)),
         st.lists(st.one_of(groups, st.tuples(transfer)), max_size=1),
     ),
     handings,
@@ -191,11 +194,11 @@ handing_turns = _turns(
 
 
 @cache
-def scripts(*, least: int = 0, most: int = 7) -> st.SearchStrategy[Script]:
+def scripts(*, most: int = 12) -> st.SearchStrategy[Script]:
     """Whole sessions."""
     return st.builds(
         Script,
-        st.lists(moves, min_size=least, max_size=most).map(tuple),
+        st.lists(moves, max_size=most).map(tuple),
         st.sampled_from([(0,), (0,), (0, 1), (0, 0, 1)]),
         st.booleans(),
     )

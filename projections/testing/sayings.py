@@ -7,7 +7,7 @@ again.
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from hypothesis import strategies as st
 
@@ -20,7 +20,11 @@ Group: TypeAlias = tuple[Thing, ...]
 AGENTS = ("triage", "billing", "退款专家")
 """Everybody there is. The first one begins."""
 
-TRANSFERS = {"triage": "transfer_to_triage", "billing": "transfer_to_billing", "退款专家": "transfer_to_refunds"}
+TRANSFERS = {
+    "triage": "transfer_to_triage",
+    "billing": "transfer_to_billing",
+    "退款专家": "transfer_to_refunds",
+}
 """The name of the tool that hands off to each agent."""
 
 TOOLS = ("look", "pay")
@@ -31,6 +35,17 @@ TRANSFER = "transfer"
 
 OWNER = "@"
 """Stands for the call id of the program, or of the search, that an item belongs to."""
+
+_T = TypeVar("_T")
+
+
+def mostly(
+    often: st.SearchStrategy[_T], *others: st.SearchStrategy[_T], times: int = 3
+) -> st.SearchStrategy[_T]:
+    """Draw from the first strategy `times` as often as from each of the others, which `one_of` cannot."""
+    kinds = (*(0,) * times, *range(1, len(others) + 1))
+    return st.sampled_from(kinds).flatmap((often, *others).__getitem__)
+
 
 # -- texts
 
@@ -57,14 +72,16 @@ ODD = (
 
 WORDS = ("hello", "refund order 7, please", "thanks", "It is on its way.", "42")
 
-texts = st.one_of(st.sampled_from(WORDS), st.sampled_from(ODD), st.text(st.characters(), max_size=8))
+texts = mostly(st.sampled_from(WORDS), st.sampled_from(ODD), st.text(st.characters(), max_size=8), times=2)
 """Also texts that UTF-8 cannot hold."""
 
 values = st.one_of(
     texts,
     st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False)),
     st.lists(texts, max_size=2),
-    st.dictionaries(st.sampled_from(["order", "price", "text", ""]), st.one_of(texts, st.integers()), max_size=2),
+    st.dictionaries(
+        st.sampled_from(["order", "price", "text", ""]), st.one_of(texts, st.integers()), max_size=2
+    ),
 )
 """What tools return."""
 
@@ -79,7 +96,10 @@ _image = st.sampled_from(
     ]
 )
 _file = st.sampled_from(
-    [{"type": "input_file", "file_id": "file-2"}, {"type": "input_file", "filename": "a.txt", "file_data": ""}]
+    [
+        {"type": "input_file", "file_id": "file-2"},
+        {"type": "input_file", "filename": "a.txt", "file_data": ""},
+    ]
 )
 _text = texts.map(lambda text: {"type": "input_text", "text": text})
 parts = st.lists(st.one_of(_text, _image, _file), min_size=1, max_size=3)
@@ -91,10 +111,9 @@ def user_message(content: JSON) -> Thing:
     return {"role": "user", "content": content}
 
 
-said = st.one_of(texts, texts, parts).map(user_message)
+said = mostly(texts, parts).map(user_message)
 
-inputs = st.one_of(
-    st.tuples(said),
+inputs: st.SearchStrategy[Group] = mostly(
     st.tuples(said),
     st.tuples(said, said),
     st.tuples(texts.map(lambda text: {"type": "message", "role": "developer", "content": text}), said),
@@ -103,14 +122,20 @@ inputs = st.one_of(
 
 # -- models
 
-_content = st.one_of(
+_content: st.SearchStrategy[JSON] = st.one_of(
     texts.map(lambda text: [{"type": "output_text", "text": text, "annotations": []}]),
     texts.map(lambda text: [{"type": "refusal", "refusal": text}]),
     st.tuples(texts, texts).map(lambda both: [{"type": "output_text", "text": text} for text in both]),
     st.just([]),
 )
 message = _content.map(
-    lambda content: {"type": "message", "id": "msg", "role": "assistant", "status": "completed", "content": content}
+    lambda content: {
+        "type": "message",
+        "id": "msg",
+        "role": "assistant",
+        "status": "completed",
+        "content": content,
+    }
 )
 
 _summary = st.lists(texts.map(lambda text: {"type": "summary_text", "text": text}), max_size=2)
@@ -142,20 +167,50 @@ def _call(name: str, call_id: str, arguments: str) -> Thing:
 
 call = st.builds(_call, st.sampled_from([*TOOLS, "nosuch"]), _call_id, _arguments)
 custom_call = st.builds(
-    lambda call_id, text: {"type": "custom_tool_call", "id": "ctc", "call_id": call_id, "name": "run", "input": text},
+    lambda call_id, text: {
+        "type": "custom_tool_call",
+        "id": "ctc",
+        "call_id": call_id,
+        "name": "run",
+        "input": text,
+    },
     _call_id,
     texts,
 )
 transfer = st.builds(_call, st.just(TRANSFER), _call_id, st.sampled_from(["{}", '{"reason": "money"}']))
 
-hosted = st.sampled_from(
+hosted: st.SearchStrategy[Thing] = st.sampled_from(
     [
-        {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"type": "search", "query": "hello"}},
-        {"type": "file_search_call", "id": "fs", "status": "completed", "queries": ["hello"], "results": None},
-        {"type": "code_interpreter_call", "id": "ci", "status": "completed", "code": "1", "container_id": "cntr_1"},
+        {
+            "type": "web_search_call",
+            "id": "ws",
+            "status": "completed",
+            "action": {"type": "search", "query": "hello"},
+        },
+        {
+            "type": "file_search_call",
+            "id": "fs",
+            "status": "completed",
+            "queries": ["hello"],
+            "results": None,
+        },
+        {
+            "type": "code_interpreter_call",
+            "id": "ci",
+            "status": "completed",
+            "code": "1",
+            "container_id": "cntr_1",
+        },
         {"type": "image_generation_call", "id": "ig", "status": "completed", "result": "iVBORw0KGgo="},
         {"type": "mcp_list_tools", "id": "mcpl", "server_label": "shop", "tools": []},
-        {"type": "mcp_call", "id": "mcp", "server_label": "shop", "name": "look", "arguments": "{}", "output": "hello"},
+        {
+            "type": "mcp_call",
+            "id": "mcp",
+            "server_label": "shop",
+            "name": "look",
+            "arguments": "{}",
+            "output": "hello",
+        },
         {"type": "compaction", "id": "cmp", "encrypted_content": "gAAAAAB"},
         {"type": "quantum_leap", "id": "ql", "to": "\ud800"},
         {"type": "telepathy", "text": "hello"},
@@ -163,13 +218,43 @@ hosted = st.sampled_from(
 )
 """What a provider does by itself, also of types that nobody has heard of."""
 
-asks = st.sampled_from(
+asks: st.SearchStrategy[Thing] = st.sampled_from(
     [
-        {"type": "computer_call", "id": "cu", "call_id": "", "status": "completed", "action": {"type": "wait"}},
-        {"type": "shell_call", "id": "sh", "call_id": "", "status": "completed", "action": {"commands": ["ls"]}},
-        {"type": "local_shell_call", "id": "ls", "call_id": "", "status": "completed", "action": {"type": "exec"}},
-        {"type": "apply_patch_call", "id": "ap", "call_id": "", "status": "completed", "operation": {"path": "a"}},
-        {"type": "mcp_approval_request", "id": "mcpr", "server_label": "shop", "name": "pay", "arguments": "{}"},
+        {
+            "type": "computer_call",
+            "id": "cu",
+            "call_id": "",
+            "status": "completed",
+            "action": {"type": "wait"},
+        },
+        {
+            "type": "shell_call",
+            "id": "sh",
+            "call_id": "",
+            "status": "completed",
+            "action": {"commands": ["ls"]},
+        },
+        {
+            "type": "local_shell_call",
+            "id": "ls",
+            "call_id": "",
+            "status": "completed",
+            "action": {"type": "exec"},
+        },
+        {
+            "type": "apply_patch_call",
+            "id": "ap",
+            "call_id": "",
+            "status": "completed",
+            "operation": {"path": "a"},
+        },
+        {
+            "type": "mcp_approval_request",
+            "id": "mcpr",
+            "server_label": "shop",
+            "name": "pay",
+            "arguments": "{}",
+        },
     ]
 )
 """What a provider has the client do: answered with the next input."""
@@ -192,24 +277,27 @@ search = st.just(
     )
 )
 
-groups: st.SearchStrategy[Group] = st.one_of(
-    st.tuples(message),
-    st.tuples(call),
-    st.tuples(reasoning, call),
-    st.tuples(reasoning, message),
-    st.tuples(call, call),
-    st.tuples(reasoning, call, call),
+groups: st.SearchStrategy[Group] = mostly(
+    st.one_of(
+        st.tuples(message),
+        st.tuples(call),
+        st.tuples(reasoning, call),
+        st.tuples(reasoning, message),
+        st.tuples(call, call),
+        st.tuples(reasoning, call, call),
+    ),
     st.tuples(reasoning, reasoning, call),
     st.tuples(custom_call),
     st.tuples(hosted),
     st.tuples(reasoning, hosted),
     program,
     search,
+    times=8,
 )
 """What one response says together, and needs no client's answer but that of tools."""
 
-all_groups: st.SearchStrategy[Group] = st.one_of(
-    groups, groups, groups, st.tuples(asks), st.tuples(reasoning, asks), st.tuples(transfer)
+all_groups: st.SearchStrategy[Group] = mostly(
+    groups, st.tuples(asks), st.tuples(reasoning, asks), st.tuples(transfer), times=7
 )
 """The same, with what only the next input answers, and with transfers that may not be taken."""
 

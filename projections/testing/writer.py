@@ -58,9 +58,7 @@ class Writer:
         previous = self.records[-1].hash if self.records else GENESIS
         hashed = link(previous, self.session, self.next, key, digest)
         stored = decode(payload)
-        record = Record(
-            self.session, self.next, self._position, tag, stored, payload, hashed, key, moment
-        )
+        record = Record(self.session, self.next, self._position, tag, stored, payload, hashed, key, moment)
         self.states.append(advance(state, record.version, stored))
         self.records.append(record)
 

@@ -661,7 +661,7 @@ def test_a_file_that_is_no_log_is_refused_and_left_alone(
 
 
 @pytest.mark.parametrize(
-    "command", [["demo"], ["history"], ["diagram"], ["log", "list"], ["log", "show"]], ids=" ".join
+    "command", [["demo"], ["history"], ["request"], ["diagram"], ["log", "list"], ["log", "show"]], ids=" ".join
 )
 def test_every_command_has_a_help_with_an_example(batonlog: Batonlog, command: list[str]) -> None:
     done = batonlog(*command, "--help")

@@ -121,7 +121,7 @@ SAID = b'{"type":"message","role":"assistant","content":[{"type":"output_text","
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("chain", [None, "previous_response_id"])
+@pytest.mark.parametrize("chain", [None, "previous_response_id", "conversation"])
 async def test_a_conversation_with_tools_and_a_filtered_handoff_is_legal_all_along(
     stream: bool, chain: Any
 ) -> None:
@@ -141,11 +141,14 @@ async def test_a_conversation_with_tools_and_a_filtered_handoff_is_legal_all_alo
             records = await engine.log.records("s")
     assert (result.final_output, result.agent, server.refusals) == ("done", "b", ())
     assert [len(request["input"]) for request in server.requests] == [1, 1 if chain else 4, 2]
+    continued = chain == "previous_response_id"
     assert [request.get("previous_response_id") is not None for request in server.requests] == [
         False,
-        chain is not None,
+        continued,
         False,
     ]
+    kept = ["conv_1", "conv_1", "conv_2"] if chain == "conversation" else [None] * 3
+    assert [request.get("conversation") for request in server.requests] == kept
     for rebuilt, seen in zip(requests_of(records), server.requests, strict=True):
         assert json.loads(request_body(rebuilt, stream=stream)) == seen
 
@@ -321,6 +324,15 @@ async def test_a_response_that_the_provider_forgot_is_asked_for_again_in_full() 
         False,
     ]
     assert len(server.requests[-1]["input"]) == 3
+
+
+async def test_a_request_that_continues_nothing_is_not_asked_again_as_if_it_did() -> None:
+    lost = Refused(400, "no such response", code="previous_response_not_found")
+    async with FakeResponsesServer(lost) as server:
+        engine = await chained(server)
+        with pytest.raises(RunFailedError):
+            await engine.run("go", session="s")
+    assert len(server.requests) == 1
 
 
 async def test_a_rewrite_breaks_the_chain() -> None:
@@ -596,7 +608,7 @@ def test_without_a_client_a_key_is_needed_at_once(monkeypatch: pytest.MonkeyPatc
 
 def test_a_chain_of_another_kind_is_refused() -> None:
     chain: Any = "conversation id"
-    with pytest.raises(UsageError, match="give 'previous_response_id', or None"):
+    with pytest.raises(UsageError, match="give 'previous_response_id' or 'conversation', or None"):
         OpenAIResponsesModel("gpt-5", client=AsyncOpenAI(api_key="x"), chain=chain)
 
 

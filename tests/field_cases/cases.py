@@ -56,7 +56,9 @@ class Case:
                 found.append((record["text"], []))
             elif record["t"] == "response" and found:
                 found[-1][1].append([item_of(item) for item in record["items"]])
-        return [Turn(text, answers if _is_last(answers) else [*answers, [CLOSING]]) for text, answers in found]
+        return [
+            Turn(text, answers if _is_last(answers) else [*answers, [CLOSING]]) for text, answers in found
+        ]
 
     @property
     def outputs(self) -> dict[str, list[str]]:

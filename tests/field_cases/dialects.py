@@ -7,6 +7,7 @@ message, an answer's text and calls are one message, an output is a tool's messa
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from batonlog.engine import ModelRequest
@@ -85,7 +86,7 @@ def no_user_after_tool(messages: list[Message]) -> list[str]:
     """No user's message stands directly after a tool's."""
     return [
         f"the user speaks after a tool at {place}"
-        for place, (before, message) in enumerate(zip(messages, messages[1:], strict=False))
+        for place, (before, message) in enumerate(pairwise(messages))
         if (before["role"], message["role"]) == ("tool", "user")
     ]
 
@@ -98,7 +99,7 @@ def alternate_roles(messages: list[Message]) -> list[str]:
         if role != "system" and not (role == "tool" and sides and sides[-1] == "tool"):
             sides.append(role)
     ours = [role == "assistant" for role in sides]
-    return [f"two of one side at {place}" for place, (a, b) in enumerate(zip(ours, ours[1:], strict=False)) if a == b]
+    return [f"two of one side at {place}" for place, (a, b) in enumerate(pairwise(ours)) if a == b]
 
 
 def strict_json_args(messages: list[Message]) -> list[str]:

@@ -16,7 +16,7 @@ from tests.field_cases.cases import Case, Turn
 
 from batonlog.engine import Agent, Engine, Handoff, ModelRequest, RunResult, Tool, ToolContext, handoff
 from batonlog.engine.handoffs import wire_name
-from batonlog.engine.testing import ScriptedModel, crash_everywhere
+from batonlog.engine.testing import ScriptedModel, Step, crash_everywhere
 from batonlog.events import Record
 from batonlog.projections import History, model_history, session_history
 from batonlog.projections.request import wire_input
@@ -34,7 +34,16 @@ class Play:
     """A case that is being played."""
 
     def __init__(
-        self, case: Case, path: Path | str, *, streamed: bool, filters: Filters, **options: Any
+        self,
+        case: Case,
+        path: Path | str,
+        *,
+        streamed: bool,
+        filters: Filters,
+        steps: Sequence[Step] | None = None,
+        idempotent: bool = True,
+        elsewhere: bool = False,
+        **options: Any,
     ) -> None:
         self.case = case
         self.path = str(path)
@@ -42,9 +51,14 @@ class Play:
         self.turns = case.turns
         self.results: list[RunResult] = []
         self.records: tuple[Record, ...] = ()
-        self.model = ScriptedModel(*(list(answer) for turn in self.turns for answer in turn.answers))
+        script = [list(answer) for turn in self.turns for answer in turn.answers] if steps is None else steps
+        self.model = ScriptedModel(*script)
         self.keys: dict[str, str] = {}
         """What each call was answered with, by its idempotency key."""
+        self.calls: dict[str, Callable[..., Awaitable[str]]] = {}
+        """What tools do that do not return what the case says."""
+        self._idempotent = idempotent
+        self._elsewhere = elsewhere
         self._left = {call_id: deque(outputs) for call_id, outputs in case.outputs.items()}
         self._filters = filters
         self._options = options
@@ -98,6 +112,7 @@ class Play:
     def _made(self) -> Engine[object]:
         options = {"model": self.model, **self._options}
         agents: Any = options.pop("agents", None) or self.agents()
+        agents = agents(self) if callable(agents) else agents
         return Engine(self.path, agents=agents, **options)
 
     # -- the cast
@@ -117,10 +132,13 @@ class Play:
 
     def tool(self, name: str) -> Tool[object]:
         """A tool that returns what the case says."""
-        return Tool(name, self.answer, parameters=_ANY, strict=False, idempotent=True)
+        answer = None if self._elsewhere else self.answer
+        return Tool(name, answer, parameters=_ANY, strict=False, idempotent=self._idempotent)
 
     async def answer(self, context: ToolContext[object], arguments: dict[str, Any]) -> str:
         """What a call returns: the next output that is recorded under its id."""
+        if context.tool in self.calls:
+            return await self.calls[context.tool](context, arguments)
         key = context.idempotency_key
         if key not in self.keys:
             self.keys[key] = self._left[context.call_id].popleft()
@@ -200,13 +218,13 @@ async def played(
     """Have a case played on one way, and what the scenario asserts hold."""
 
     async def once(path: Path | str) -> None:
-        given = {name: make(path) if name == "model_for" else make for name, make in options.items()}
-        async with Play(case, path, streamed=way == "streamed", filters=filters or {}, **given) as play:
+        async with Play(case, path, streamed=way == "streamed", filters=filters or {}, **options) as play:
             await scenario(play)
 
     if way == "resumed":
         report = await crash_everywhere(once)
-        assert report.wrong_logs == report.repeated_effects == ()
+        assert report.wrong_logs == ()
+        assert report.repeated_effects == ()
         assert report.boundaries > 3
     else:
         await once(folder / "case.db")

@@ -49,6 +49,32 @@ def test_an_item_that_needs_no_change_goes_out_byte_for_byte(data: bytes) -> Non
     assert wire_input([item(1, data)]) == [data]
 
 
+def arguments_sent(arguments: str) -> str:
+    data = {"type": "function_call", "call_id": "c", "name": "look", "arguments": arguments}
+    sent_arguments: str = sent(item(1, json.dumps(data).encode()))[0]["arguments"]
+    return sent_arguments
+
+
+@pytest.mark.parametrize("arguments", ["", "  ", '{"a": "cut o', "null", "7", '["a"]', "[" * 3000, "\ud83d"])
+def test_arguments_that_are_no_json_object_go_out_as_an_empty_one(arguments: str) -> None:
+    assert arguments_sent(arguments) == "{}"
+
+
+@pytest.mark.parametrize("arguments", ["{}", ' {"a": 1.50, "a": [{}]}\n', r'{"a": "\ud83d"}', '{"ü": "\x7f"}'])
+def test_arguments_that_are_an_object_go_out_as_they_were_written(arguments: str) -> None:
+    assert arguments_sent(arguments) == arguments
+
+
+def test_arguments_that_are_an_object_with_half_a_pair_go_out_clean() -> None:
+    assert arguments_sent('{"a": "\ud83d"}') == '{"a": "\ufffd"}'
+
+
+@pytest.mark.parametrize("given", [b"", b',"arguments":null', b',"arguments":{"a":1}'])
+def test_arguments_that_are_no_text_are_left_as_they_came(given: bytes) -> None:
+    data = b'{"type":"function_call","call_id":"c","name":"look"%b}' % given
+    assert wire_input([item(1, data)]) == [data]
+
+
 @pytest.mark.parametrize(
     "kind", ["message", "function_call", "function_call_output", "custom_tool_call", "shell_call"]
 )
