@@ -40,16 +40,24 @@ from batonlog.events import (
     JSON,
     EventLog,
     EventRedacted,
-    HistoryRewritten,
     MemoryLog,
     ModelFailed,
     ModelRequested,
     Record,
-    Rewrite,
     SQLiteLog,
 )
 from batonlog.events.values import load
-from batonlog.projections import drop_tools, messages_only, model_history, model_request, server_chain
+from batonlog.projections import (
+    drop_tools,
+    keep_last,
+    last_turns,
+    messages_only,
+    model_history,
+    model_request,
+    nest_history,
+    own_view,
+    server_chain,
+)
 
 Chain = Literal["previous_response_id", "conversation"]
 
@@ -254,7 +262,11 @@ async def test_a_call_that_somebody_gives_goes_out_in_a_new_conversation() -> No
 # -- handoffs
 
 
-@pytest.mark.parametrize("filter", [messages_only, drop_tools], ids=["messages_only", "drop_tools"])
+@pytest.mark.parametrize(
+    "filter",
+    [messages_only, drop_tools, [drop_tools, keep_last(2)], own_view],
+    ids=["messages_only", "drop_tools", "two filters", "own_view"],
+)
 @BOTH_WAYS
 async def test_a_filtered_handoff_goes_on_in_a_new_conversation_that_holds_the_filtered_view(
     filter: Any, stream: bool
@@ -314,6 +326,29 @@ async def test_reasoning_does_not_follow_to_another_model() -> None:
         assert ("reasoning", "rs_a") in server.holds("conv_1")
         assert ("reasoning", "rs_a") not in server.holds("conv_2")
         await assert_the_server_shows_what_is_recorded(server, engine.log)
+    assert server.refusals == ()
+
+
+async def test_a_nest_is_what_the_next_conversation_begins_with() -> None:
+    async with Watched(LOOK, TO_B, "done", TO_A, "again") as server:
+        engine = engine_for(server, nest_history, back=nest_history)
+        await engine.run("go", session="s")
+        await engine.run("back, please", session="s")
+        await assert_the_server_shows_what_is_recorded(server, engine.log)
+        assert server.holds("conv_3") == told(model_history(await records_of(engine.log)).data)
+        assert not [item for item in server.holds("conv_3") if len(item) == 3]  # no call
+    assert server.conversations == ["conv_1", "conv_1", "conv_2", "conv_2", "conv_3"]
+    assert server.refusals == ()
+
+
+async def test_an_own_view_that_comes_back_does_not_bring_its_conversation_back() -> None:
+    async with Watched(LOOK, TO_B, LOOK, TO_A, "done", "more") as server:
+        engine = engine_for(server, messages_only, back=own_view)
+        await engine.run("go", session="s")
+        await engine.run("more", session="s")
+        await assert_the_server_shows_what_is_recorded(server, engine.log)
+        assert server.holds("conv_1")[:3] == server.holds("conv_3")[:3]
+    assert server.conversations == ["conv_1", "conv_1", "conv_2", "conv_2", "conv_3", "conv_3"]
     assert server.refusals == ()
 
 
@@ -478,24 +513,43 @@ async def test_a_fork_made_in_the_middle_of_a_turn_opens_its_own() -> None:
 # -- rewrites and erasure
 
 
-async def rewrite_by_hand(log: EventLog, session: str = "s") -> None:
-    records = await records_of(log, session)
-    n = len(model_history(records))
-    change = Rewrite(filter="by hand", parameters={}, operations=(["take", n - 1, n],))
-    event = HistoryRewritten(cause="manual", rewrite=change)
-    await log.append(session, [event], expected=records[-1].version)
-
-
 async def test_after_a_rewrite_the_next_conversation_holds_the_rewritten_view() -> None:
     async with Watched(LOOK, "one", "two", "three") as server:
         engine = engine_for(server)
         await engine.run("go", session="s")
-        await rewrite_by_hand(engine.log)
+        await engine.rewrite("s", keep_last(1))
         await engine.run("more", session="s")
         await engine.run("more", session="s")
         await assert_the_server_shows_what_is_recorded(server, engine.log)
         assert server.holds("conv_2")[:2] == [("assistant", "one"), ("user", "more")]
     assert server.conversations == ["conv_1", "conv_1", "conv_2", "conv_2"]
+
+
+async def test_after_a_compaction_the_next_conversation_holds_the_compacted_view() -> None:
+    async with Watched(LOOK, "x" * 4000, "two", "three") as server:
+        engine = Engine(
+            MemoryLog(),
+            agents=agents(),
+            model=model_for(server),
+            compact=last_turns(1),
+            compact_above=1000,
+        )
+        for text in ("go", "more", "and more"):
+            await engine.run(text, session="s")
+        await assert_the_server_shows_what_is_recorded(server, engine.log)
+    assert server.conversations == ["conv_1", "conv_1", "conv_2", "conv_2"]
+    assert server.sizes == [1, 1, 1, 1]
+
+
+async def test_a_view_that_was_too_long_is_compacted_into_a_new_conversation() -> None:
+    long = Refused(400, "too long", code="context_length_exceeded")
+    async with Watched(LOOK, "one", long, "two") as server:
+        engine = Engine(MemoryLog(), agents=agents(), model=model_for(server), compact=last_turns(1))
+        await engine.run("go", session="s")
+        assert (await engine.run("more", session="s")).final_output == "two"
+        await assert_the_server_shows_what_is_recorded(server, engine.log)
+        assert server.holds("conv_2") == [("user", "more"), ("assistant", "two")]
+    assert server.conversations == ["conv_1", "conv_1", "conv_1", "conv_2"]
 
 
 @pytest.mark.parametrize("chain", ["previous_response_id", "conversation"])
@@ -1083,7 +1137,7 @@ def test_the_server_shows_the_view_that_is_recorded_whatever_happens(
                     await engine.close()
                     engine = Engine(log, agents=cast(server, filters), model=model_for(server, stream=stream))
                 elif operation == "rewrite" and known and len(model_history(await log.records(session))):
-                    await rewrite_by_hand(log, session)
+                    await engine.rewrite(session, keep_last(1 + way))
                 elif operation == "fork" and known:
                     sessions.append(await engine.fork(session))
                 elif operation == "delete" and server._held.conversations:

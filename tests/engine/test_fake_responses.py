@@ -453,6 +453,21 @@ async def test_a_stream_that_breaks_behind_its_last_event_is_kept() -> None:
         await create(server, previous_response_id=last.response.id)
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_a_broken_answer_may_be_kept_all_the_same(stream: bool) -> None:
+    broken = BrokenStream([call()], after=2, kept=True)
+    async with FakeResponsesServer(broken, lambda _: broken, "done", "done") as server:
+        conversation = await server.client.conversations.create()
+        for more in ({"conversation": conversation.id}, {}):
+            with pytest.raises((openai.APIConnectionError, httpx2.RemoteProtocolError)):
+                body = {"model": MODEL, "input": [USER], "stream": stream, **more}
+                await server.client.post("/responses", body=body, cast_to=httpx2.Response)
+        page = await server.client.conversations.items.list(conversation.id, order="asc")
+        assert [item.type for item in page.data] == ["message", "function_call"]
+        await create(server, output(), conversation=conversation.id)
+        await create(server, output(), previous_response_id="resp_2")
+
+
 async def test_without_streaming_a_broken_answer_is_a_closed_connection() -> None:
     async with FakeResponsesServer(BrokenStream("text", after=3)) as server:
         with pytest.raises(openai.APIConnectionError):
@@ -559,6 +574,55 @@ async def test_what_was_not_stored_is_held_once_a_conversation_has_it() -> None:
         with pytest.raises(openai.NotFoundError):
             await server.client.responses.delete("resp_2")
     assert [item.to_dict() for item in page.data][:2] == made
+
+
+async def test_a_conversation_can_be_found_and_deleted_and_its_items_stay() -> None:
+    async with FakeResponsesServer("Hello.", "again") as server:
+        conversation = await server.client.conversations.create(metadata={"topic": "x"})
+        [said] = (await create(server, conversation=conversation.id))["output"]
+        assert await server.client.conversations.retrieve(conversation.id) == conversation
+        deleted = await server.client.conversations.delete(conversation.id)
+        assert deleted.to_dict() == {"id": "conv_1", "object": "conversation.deleted", "deleted": True}
+        for find in (server.client.conversations.retrieve, server.client.conversations.delete):
+            with pytest.raises(openai.NotFoundError, match="Conversation with id 'conv_1' not found"):
+                await find(conversation.id)
+        with pytest.raises(openai.NotFoundError, match="Conversation with id 'conv_1' not found"):
+            await create(server, conversation=conversation.id)
+        await create(server, {"type": "item_reference", "id": said["id"]}, USER)
+    assert server.refusals == ("Conversation with id 'conv_1' not found.",)
+
+
+async def test_two_conversations_share_nothing() -> None:
+    async with FakeResponsesServer([call()], "one", "two") as server:
+        first = await server.client.conversations.create()
+        second = await server.client.conversations.create()
+        await create(server, conversation=first.id)
+        error = await refusal(server, output(), conversation=second.id)
+        assert error["message"] == "No tool call found for function call output with call_id call_a."
+        await create(server, output(), conversation=first.id)
+        await create(server, conversation=second.id)
+        assert [len(kept.items) for kept in server._held.conversations.values()] == [4, 2]
+
+
+async def test_a_conversation_takes_call_ids_that_the_server_has_used_again() -> None:
+    async with FakeResponsesServer([call()], "one", [call()], "two") as server:
+        conversation = await server.client.conversations.create()
+        for items in ([USER], [output()], [USER], [output()]):
+            await create(server, *items, conversation=conversation.id)
+        error = await refusal(server, output(), conversation=conversation.id)
+        assert error["message"].startswith("Duplicate function call output for call_id call_a.")
+        error = await refusal(server, call(), output(), conversation=conversation.id)
+        assert error["message"].startswith("Duplicate call_id call_a")
+
+
+async def test_of_a_response_that_failed_a_conversation_holds_nothing() -> None:
+    failed: Step = {"response": {"status": "failed"}, "output": [call()]}
+    async with FakeResponsesServer(failed, "one") as server:
+        conversation = await server.client.conversations.create()
+        await create(server, conversation=conversation.id)
+        assert server._held.conversations[conversation.id].items == []
+        await create(server, conversation=conversation.id)
+        assert len(server._held.conversations[conversation.id].items) == 2
 
 
 async def test_an_item_can_be_pointed_to() -> None:
