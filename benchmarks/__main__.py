@@ -1,4 +1,4 @@
-"""Print the ratios: `python -m benchmarks [turns] [wire] [store]`. Not a test: nothing fails."""
+"""Print the ratios: `python -m benchmarks [turns] [handoffs] [wire] [store]`. Not a test: nothing fails."""
 
 import importlib
 import sys
@@ -6,7 +6,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("turns", "wire", "store")
+NAMES = ("turns", "handoffs", "wire", "store")
 
 
 def main(chosen: list[str]) -> None:

@@ -132,10 +132,12 @@ async def _filtered(
 ) -> Rewrite | None:
     """What filters do, as data; None for nothing. Raises UsageError if nothing is left that can be shown."""
     after = await apply_filters(filters, given)
-    left = folds.kept(History(after, given.version), lambda item: not _is_of(item, without))
-    kept = list(left)
+    kept: Sequence[Item] = after
+    if without:
+        kept = list(folds.kept(History(after, given.version), lambda item: not _is_of(item, without)))
     name, parameters = describe(filters)
-    if not repaired(kept, issuer):
+    # A message is never dropped by a repair.
+    if not any(item.type == "message" for item in kept) and not repaired(kept, issuer):
         raise UsageError(
             f"filter {name} left nothing that can be shown: an output needs its call, "
             f"and reasoning what followed it"

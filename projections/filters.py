@@ -125,13 +125,17 @@ async def apply_filters(
 
     Raises UsageError for what is no history or leaves nothing; whatever a filter raises passes.
     """
-    items: Sequence[Item] = tuple(given)
-    for one in as_filters(filters):
-        made = one(given)
-        output = await made if inspect.isawaitable(made) else made
-        items = _items(one, output)
+    first, *others = as_filters(filters)
+    items = await _applied(first, given)
+    for one in others:
         given = given._with(items)
+        items = await _applied(one, given)
     return items
+
+
+async def _applied(one: Filter[_Ctx], given: FilterInput[_Ctx]) -> Sequence[Item]:
+    made = one(given)
+    return _items(one, await made if inspect.isawaitable(made) else made)
 
 
 def as_filters(filters: Filter[_Ctx] | Sequence[Filter[_Ctx]]) -> Sequence[Filter[_Ctx]]:

@@ -142,7 +142,7 @@ class Item(Struct, frozen=True, gc=False, eq=False):
         Raises UsageError for a field that such an item does not have, and what JSON cannot hold.
         """
         before = self.data
-        data = _without_null_id({**before, **changes})
+        data = _without_nulls({**before, **changes})
         # What came from a provider is its own; what is added must be what it takes.
         same = data.get("type") == before.get("type")
         if (wrong := _wrong_fields(data, known=before.keys() if same else ())) is not None:
@@ -291,7 +291,7 @@ def as_item(value: Item | Mapping[str, JSON]) -> Item:
         return value
     if not isinstance(value, Mapping):
         raise UsageError(f"{type(value).__name__} is no item: give a Responses item as a dict, or an Item")
-    data = _without_null_id(dict(value))
+    data = _without_nulls(dict(value))
     if (wrong := _wrong(data)) is not None:
         raise UsageError(f"no item: {wrong}")
     try:
@@ -382,10 +382,11 @@ _TEXTS = frozenset({"image_url", "file_id", "file_data", "file_url", "filename",
 _STATUS = ("completed", "in_progress", "incomplete")
 
 
-def _without_null_id(data: dict[str, JSON]) -> dict[str, JSON]:
-    """An id that is null is none: so dumped models have it."""
-    if data.get("id", "") is None:
-        del data["id"]
+def _without_nulls(data: dict[str, JSON]) -> dict[str, JSON]:
+    """An id or a status that is null is none: so dumped models have it."""
+    for name in ("id", "status"):
+        if data.get(name, "") is None:
+            del data[name]
     return data
 
 

@@ -153,6 +153,18 @@ def repaired(items: Sequence[Item], issuer: Issuer | None) -> list[Item]:
     return out
 
 
+def untorn(history: History, left: History) -> History:
+    """Return what a filter left of a history, without what it tore from what it dropped.
+
+    So an output goes with its call, reasoning with what followed it, and a hosted item with its reasoning.
+    """
+    known = {id(fault.item) for fault in violations(list(history), None)}
+    out = list(left)
+    while torn := {id(fault.item) for fault in violations(out, None)} - known:
+        out = [item for item in out if id(item) not in torn]
+    return History(out, left.version) if len(out) < len(left) else left
+
+
 def _mend(items: Sequence[Item], bad: Sequence[Violation]) -> list[Item]:
     wrong = {id(violation.item): violation.rule for violation in bad}
     out: list[Item] = []

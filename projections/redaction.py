@@ -11,6 +11,7 @@ from batonlog.events import JSON, UsageError
 from batonlog.projections.folds import one_line
 from batonlog.projections.history import History
 from batonlog.projections.items import Item
+from batonlog.projections.legality import untorn
 
 REDACTED = "[redacted]"
 """What stands in the place of a match."""
@@ -42,7 +43,7 @@ class _Redact(msgspec.Struct, frozen=True):
 
     def __call__(self, history: History) -> History:
         items = (self._redacted(item) for item in history)
-        return History((item for item in items if item is not None), history.version)
+        return untorn(history, History((item for item in items if item is not None), history.version))
 
     def _redacted(self, item: Item) -> Item | None:
         before = item.data

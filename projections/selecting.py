@@ -9,7 +9,7 @@ from batonlog.events import UsageError
 from batonlog.projections.folds import kept
 from batonlog.projections.history import History
 from batonlog.projections.items import Item
-from batonlog.projections.legality import is_output_of_a_model
+from batonlog.projections.legality import is_output_of_a_model, untorn
 from batonlog.projections.pairing import Pairing, is_call, is_output
 from batonlog.projections.wire import keeps_id
 
@@ -38,7 +38,8 @@ _NO_TOOLS = frozenset({"message", "reasoning", "compaction"})
 
 def drop_reasoning(history: History, /) -> History:
     """Drop the reasoning, and hosted items that no provider takes back without it."""
-    return kept(history, lambda item: item.type != "reasoning" and not (item.thought and keeps_id(item)))
+    left = kept(history, lambda item: item.type != "reasoning" and not (item.thought and keeps_id(item)))
+    return untorn(history, left)
 
 
 def only_agents(*names: str) -> Callable[[History], History]:
@@ -55,7 +56,8 @@ class _OnlyAgents(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
     def __call__(self, history: History) -> History:
-        return kept(history, lambda item: item.agent is None or item.agent in self.names)
+        left = kept(history, lambda item: item.agent is None or item.agent in self.names)
+        return untorn(history, left)  # what a provider had the client do is answered by input
 
 
 def keep_last(n: int, /) -> Callable[[History], History]:

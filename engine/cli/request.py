@@ -193,13 +193,26 @@ def _print(session: str, at: int, event: ModelRequested, asked: ModelRequest) ->
     if asked.output_schema is not None:
         _print_part(console, "output schema", _shortened(dump(asked.output_schema).decode()))
     _heading(console, f"input: {counted(len(asked.input))}, as they went out")
-    for item, raw in zip(asked.input, asked.raw_input, strict=True):
-        line = Text.assemble((f"  {item.ref}  ", "dim"), (who_said(item), "bold"), "  ")
-        line.append(_shortened(raw.decode()))
-        console.print(line, soft_wrap=not console.is_terminal)
+    _print_items(console, asked)
     proof = f"Its digest {asked.digest.hex()[:12]}… holds: this is what {asked.model} was asked."
     console.print()
     console.print(Text(one_line(proof), "green"))
+
+
+def _print_items(console: Console, asked: ModelRequest) -> None:
+    """In a terminal beside their refs; in a pipe one a line."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True, style="dim", min_width=6)
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=12, style="bold")
+    table.add_column(overflow="fold")
+    for item, raw in zip(asked.input, asked.raw_input, strict=True):
+        cells = str(item.ref), who_said(item), _shortened(raw.decode())
+        if console.is_terminal:
+            table.add_row(*map(Text, cells))
+        else:
+            console.print(Text(f"  {'  '.join(cells)}"), soft_wrap=True)
+    if console.is_terminal:
+        console.print(table)
 
 
 def _say_chain(event: ModelRequested, asked: ModelRequest) -> str:

@@ -210,10 +210,11 @@ def _stands_at(item: Item, given: Given) -> Ref | None:
     """The item of the history that one is, or is an edited copy of."""
     if item.ref is not None:
         return item.ref
+    if item.folds or (item.role == "assistant" and item.agent is None):
+        return None  # somebody's summary: it stands where its filter likes
     found = [
         one.ref
         for one in _here(given)
-        # A summary of one item has no agent, as a fold has none: it stands where its filter likes.
         if (one.covers, one.type, one.role, one.agent) == (item.replaces, item.type, item.role, item.agent)
     ]
     return found[0] if len(set(found)) == 1 else None

@@ -9,9 +9,21 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
+from tests.engine.airline import (
+    HUMAN,
+    Conversation,
+    Played,
+    Schemas,
+    Wire,
+    agents_of,
+    as_chat,
+    needs_data,
+    play,
+    sample,
+)
 
 from batonlog.engine import Engine, Limits
 from batonlog.engine.openai_responses import OpenAIResponsesModel, request_body
@@ -23,21 +35,6 @@ from batonlog.projections import (
     model_history,
     session_history,
     timeline,
-)
-
-if TYPE_CHECKING:
-    pass
-
-from tests.engine.airline import (
-    Conversation,
-    Played,
-    Schemas,
-    Wire,
-    agents_of,
-    as_chat,
-    needs_data,
-    play,
-    sample,
 )
 
 pytestmark = needs_data

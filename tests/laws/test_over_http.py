@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Literal
 
 from hypothesis import given
@@ -69,18 +70,26 @@ class Watched(FakeResponsesServer):
 
 
 def said(item: JSON) -> JSON:
-    """An item without what differs between two ways to send it: ids, tails of call ids, mended names."""
+    """An item without what differs between the ways to send it: ids, tails of call ids, what was mended."""
     bare = {key: value for key, value in normal(item).items() if key not in ("id", "status")}
     if "call_id" in bare:
         bare["call_id"] = bare["call_id"].split("~")[0]
     if "name" in bare:
         bare["name"] = re.sub("[^a-zA-Z0-9_-]", "_", bare["name"])[:64]
+    if bare["type"] == "function_call" and not is_object(bare["arguments"]):
+        bare["arguments"] = "{}"
     if "content" in bare and bare["type"] == "message":
         bare["content"] = [
             {key: value for key, value in part.items() if key not in ("annotations", "logprobs")}
             for part in bare["content"]
         ]
     return bare
+
+
+def is_object(text: str) -> bool:
+    with suppress(ValueError):
+        return isinstance(load(text.encode()), dict)
+    return False
 
 
 async def over_http(
@@ -118,9 +127,11 @@ def test_the_adapter_makes_the_same_bytes_of_a_rebuilt_request(script: Script, c
         assert load(request_body(model_request(records, at=version), stream=False)) == seen
 
 
-@examples(30, many=1500)
+@examples(20, many=1500)
 @given(http_scripts, chains)
-def test_what_the_server_shows_to_the_model_is_the_view_that_is_recorded(script: Script, chain: Chain) -> None:
+def test_what_the_server_shows_to_the_model_is_the_view_that_is_recorded(
+    script: Script, chain: Chain
+) -> None:
     _, server, records = asyncio.run(over_http(script, stream=False, chain=chain))
     asked = [turn.requested for turn in timeline(records)]
     for number, shown in server.shown.items():
