@@ -9,9 +9,9 @@ from typing import Any
 
 from batonlog.engine.models import Issuer, Model, issuer_of
 from batonlog.engine.setup import Setup
-from batonlog.events import JSON, HandoffMade, HistoryRewritten, Ref, Rewrite, Usage, UsageError
+from batonlog.events import JSON, HandoffMade, HistoryRewritten, Ref, Rewrite, UsageError
 from batonlog.projections import Filter, FilterInput, History, folds
-from batonlog.projections.filters import Cause, apply_filters, describe
+from batonlog.projections.filters import Cause, Step, apply_filters, describe
 from batonlog.projections.handover import handover_input, rewrite_input, untaken
 from batonlog.projections.items import Item
 from batonlog.projections.legality import repaired, violations
@@ -135,6 +135,7 @@ async def _filtered(
     kept: Sequence[Item] = after
     if without:
         kept = list(folds.kept(History(after, given.version), lambda item: not _is_of(item, without)))
+        given.steps = _still(given.steps, after, kept)
     name, parameters = describe(filters)
     # A message is never dropped by a repair.
     if not any(item.type == "message" for item in kept) and not repaired(kept, issuer):
@@ -142,19 +143,34 @@ async def _filtered(
             f"filter {name} left nothing that can be shown: an output needs its call, "
             f"and reasoning what followed it"
         )
-    return _made(given, kept, name, parameters, past=past, spent=given.spent)
+    return _made(given, kept, name, parameters, past=past)
+
+
+def _still(steps: Sequence[Step], after: Sequence[Item], kept: Sequence[Item]) -> tuple[Step, ...]:
+    """What the filters of a sequence did, with the numbers that their new items have now."""
+    numbers = {id(item): n for n, item in enumerate(item for item in kept if item.ref is None)}
+    new = [numbers.get(id(item)) for item in after if item.ref is None]
+    return tuple(
+        (name, dropped, tuple(n for n in map(new.__getitem__, puts) if n is not None))
+        for name, dropped, puts in steps
+    )
 
 
 def _made(
-    given: History,
+    given: FilterInput[Any],
     left: Sequence[Item],
     name: str,
     parameters: dict[str, JSON],
     *,
     past: Past = (),
-    spent: tuple[tuple[str, Usage], ...] = (),
 ) -> Rewrite | None:
     changes = operations(given, left, past=past)
     if changes is None:
         return None
-    return Rewrite(filter=name, parameters=parameters, operations=tuple(changes), spent=spent)
+    return Rewrite(
+        filter=name,
+        parameters=parameters,
+        operations=tuple(changes),
+        steps=given.steps,
+        spent=given.spent,
+    )

@@ -377,6 +377,8 @@ class Rewrite(_Value):
     that tells its covers part by part, `["put", item, covers, folds]`; in order."""
     repairs: tuple[str, ...] = ()
     """What had to be mended, in words."""
+    steps: tuple[tuple[str, tuple[Ref, ...], tuple[int, ...]], ...] = ()
+    """Of a sequence of filters, for people: the name of each, what it left out, and which of the puts it made."""
     spent: tuple[tuple[str, Usage], ...] = ()
     """What the filter cost, by model, if it asked one."""
 

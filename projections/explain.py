@@ -222,6 +222,7 @@ class _Comparison:
         self._places = {item.ref: n for n, item in enumerate(self._before)}
         self._left = {item.ref for item in self._after}
         self._by = told.by
+        self._steps = _steps(told)
         self._repairs = _repairs(told.rewrite)
         self._origins = _origins(told)
         puts = [item for item in self._after if self._is_put(item)]
@@ -275,6 +276,7 @@ class _Comparison:
     # -- what is in the view afterwards
 
     def _standing(self, item: Item, *, moved: bool) -> Change:
+        by = self._steps.get(item.ref, self._by)
         if item.ref in self._places:
             return Change("kept", item, f"{self._by}: moved" if moved else "")
         if (origin := self._origins.get(item.ref)) is not None:
@@ -284,11 +286,11 @@ class _Comparison:
         if self._told.cause == "repair":
             return Change("repaired", item, "made up")
         if (was := self._edits.get(item.ref)) is not None:
-            return Change("edited", item, f"{self._by}: {self._edit(item, self._before[was])}")
+            return Change("edited", item, f"{by}: {self._edit(item, self._before[was])}")
         if item.answers is not None and item.answers in item.replaces:
-            return Change("inserted", item, f"{self._by}: made up as the output of {item.answers}")
+            return Change("inserted", item, f"{by}: made up as the output of {item.answers}")
         made = f": from {refs_in_words(item.replaces)}" if item.replaces else ": made anew"
-        return Change("inserted", item, f"{self._by}{made}")
+        return Change("inserted", item, f"{by}{made}")
 
     def _edit(self, item: Item, was: Item) -> str:
         of = f", of {refs_in_words(was.replaces)}" if was.replaces else ""
@@ -312,7 +314,8 @@ class _Comparison:
         if inside := [self._in[ref] for ref in (item.ref, *covers) if ref in self._in]:
             whole = item.ref in self._in or all(ref in self._in for ref in covers)
             refs = refs_in_words(put.ref for put in inside if put.ref is not None)
-            return f"{self._by}: {'it' if whole else 'part of it'} is in {refs}"
+            by = self._steps.get(inside[0].ref, self._by)
+            return f"{by}: {'it' if whole else 'part of it'} is in {refs}"
         if back := [ref for ref in covers if ref in self._origins and ref in self._left]:
             stands = "stands" if len(back) == 1 else "stand"
             return f"{self._by}: {refs_in_words(back)} {stands} there again"
@@ -321,7 +324,8 @@ class _Comparison:
         if item.answers in self._told.untaken:
             return f"{self._by}: the answer to a transfer that was not taken"
         tripped = self._told.tripped
-        return f"{self._by}: {tripped.reason}" if tripped is not None and tripped.reason else self._by
+        by = self._steps.get(item.ref, self._by)
+        return f"{by}: {tripped.reason}" if tripped is not None and tripped.reason else by
 
     def _repair_of(self, item: Item) -> str | None:
         """What was said of an item, or of the call that it was made up for, when it was repaired."""
@@ -332,6 +336,15 @@ class _Comparison:
             of: Item | None = self._before[place] if place is not None else None
             return self._repairs.get(f"{of.type} {of.ref}") if of is not None else None
         return self._repairs.get(f"{item.type} {item.ref}")
+
+
+def _steps(told: Explained) -> dict[Ref | None, str]:
+    """Which filter of a sequence left an item out, or made it."""
+    found: dict[Ref | None, str] = {}
+    for name, dropped, puts in told.rewrite.steps:
+        found.update((ref, name) for ref in dropped if ref not in found)
+        found.update((Ref(told.version, n), name) for n in puts)
+    return found
 
 
 _FOLLOWING: Mapping[str, str] = {"reasoning": "what followed it was left out"}

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 import msgspec
 from typing_extensions import TypeVar as TypeVarWithDefault
 
-from batonlog.events import JSON, Usage, UsageError
+from batonlog.events import JSON, Ref, Usage, UsageError
 from batonlog.events.values import plain
 from batonlog.projections.history import History
 from batonlog.projections.items import Item, as_item
@@ -22,13 +22,27 @@ from batonlog.projections.items import Item, as_item
 _Ctx = TypeVar("_Ctx")
 _Ctx_co = TypeVarWithDefault("_Ctx_co", default=object, covariant=True)
 
+Step: TypeAlias = tuple[str, tuple[Ref, ...], tuple[int, ...]]
+"""A filter of a sequence: its name, what it left out, and which of the new items it made."""
+
 Cause: TypeAlias = Literal["handoff", "compaction", "manual"]
 
 
 class FilterInput(History, Generic[_Ctx_co]):
     """The view to be rewritten, and why. It is a History, so filters call each other directly."""
 
-    __slots__ = ("_context", "_spent", "_split", "arguments", "cause", "own", "session", "source", "target")
+    __slots__ = (
+        "_context",
+        "_spent",
+        "_split",
+        "arguments",
+        "cause",
+        "own",
+        "session",
+        "source",
+        "steps",
+        "target",
+    )
 
     def __init__(
         self,
@@ -48,6 +62,8 @@ class FilterInput(History, Generic[_Ctx_co]):
         self._context = context
         self._split = split
         self._spent: list[tuple[str, Usage]] = []
+        self.steps: tuple[Step, ...] = ()
+        """What each filter of a sequence did, once it has been applied."""
         self.cause: Cause = cause
         """Why: a handoff, a compaction, or somebody's edit."""
         self.session = session
@@ -127,10 +143,31 @@ async def apply_filters(
     """
     first, *others = as_filters(filters)
     items = await _applied(first, given)
+    stages = [(filter_name(first), items)]
+    start = given
     for one in others:
         given = given._with(items)
         items = await _applied(one, given)
+        stages.append((filter_name(one), items))
+    if others:
+        start.steps = _steps(start, stages)
     return items
+
+
+def _steps(start: Sequence[Item], stages: Sequence[tuple[str, Sequence[Item]]]) -> tuple[Step, ...]:
+    """What each filter of a sequence left out, and which of the new items it made."""
+    new = [id(item) for item in stages[-1][1] if item.ref is None]
+    known: set[int] = set()
+    before: Sequence[Item] = start
+    out: list[Step] = []
+    for name, after in stages:
+        told = {ref for item in after for ref in item.covers}
+        dropped = tuple(item.ref for item in before if item.ref is not None and told.isdisjoint(item.covers))
+        here = {id(item) for item in after} - known
+        out.append((name, dropped, tuple(n for n, item in enumerate(new) if item in here)))
+        known |= here
+        before = after
+    return tuple(out)
 
 
 async def _applied(one: Filter[_Ctx], given: FilterInput[_Ctx]) -> Sequence[Item]:

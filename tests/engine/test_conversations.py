@@ -591,10 +591,12 @@ def test_the_command_line_names_the_conversation(batonlog: Any, tmp_path: Any) -
     path = tmp_path / "log.db"
 
     async def play() -> None:
-        async with FakeResponsesServer("one", "two") as server:
-            async with Engine(path, agents=agents(), model=model_for(server)) as engine:
-                await engine.run("go", session="s")
-                await engine.run("more", session="s")
+        async with (
+            FakeResponsesServer("one", "two") as server,
+            Engine(path, agents=agents(), model=model_for(server)) as engine,
+        ):
+            await engine.run("go", session="s")
+            await engine.run("more", session="s")
 
     asyncio.run(play())
     shown = batonlog("log", "show", "s", "--log", path, COLUMNS="200").out

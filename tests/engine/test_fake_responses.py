@@ -459,8 +459,8 @@ async def test_a_broken_answer_may_be_kept_all_the_same(stream: bool) -> None:
     async with FakeResponsesServer(broken, lambda _: broken, "done", "done") as server:
         conversation = await server.client.conversations.create()
         for more in ({"conversation": conversation.id}, {}):
+            body = {"model": MODEL, "input": [USER], "stream": stream, **more}
             with pytest.raises((openai.APIConnectionError, httpx2.RemoteProtocolError)):
-                body = {"model": MODEL, "input": [USER], "stream": stream, **more}
                 await server.client.post("/responses", body=body, cast_to=httpx2.Response)
         page = await server.client.conversations.items.list(conversation.id, order="asc")
         assert [item.type for item in page.data] == ["message", "function_call"]

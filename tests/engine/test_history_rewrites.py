@@ -38,6 +38,7 @@ from batonlog.projections import (
     History,
     Summary,
     drop_tools,
+    explain_rewrite,
     keep_last,
     messages_only,
     model_history,
@@ -108,6 +109,25 @@ async def test_an_edit_says_by_which_filter_and_for_what_cause() -> None:
     assert event.cause == "manual"
     assert event.rewrite.filter == "messages_only + keep_last"
     assert event.rewrite.parameters["filters"][1]["parameters"] == {"n": 1}
+
+
+async def test_what_each_filter_of_a_sequence_did_is_told_apart() -> None:
+    log = MemoryLog()
+    engine, _ = await played(log, [function_call(look, {})], "my 4711", "second")
+
+    def greeted(history: History) -> list[Any]:
+        return [{"role": "developer", "content": "be nice"}, *history]
+
+    version = await engine.rewrite("s", [drop_tools, redact("4711"), greeted, keep_last(3)])
+    changes = explain_rewrite(await log.records("s"), at=version)
+    assert [(change.what, change.item.text, change.reason.partition(":")[0]) for change in changes] == [
+        ("dropped", "one", "keep_last"),
+        ("dropped", "", "drop_tools"),
+        ("dropped", "seen", "drop_tools"),
+        ("edited", "my [redacted]", "redact"),
+        ("kept", "two", ""),
+        ("kept", "second", ""),
+    ]
 
 
 async def test_a_filter_is_told_that_it_edits() -> None:
