@@ -19,7 +19,7 @@ from batonlog.projections.items import TEXT_PARTS, Item
 from batonlog.projections.pairing import Pairing, is_call, is_output
 from batonlog.projections.wire import keeps_id
 
-HEADING = "What was said and done before, one JSON object a line:\n"
+HEADING = "What was said and done before, one JSON object a line:"
 """The first part of a nest."""
 
 
@@ -168,7 +168,7 @@ def _line(item: Item) -> str | None:
         case kind:
             rest = {name: value for name, value in data.items() if name not in _UNTOLD}
             told = {"item": kind, **_by(item), **rest}
-    return one_line(told) + "\n"
+    return "\n" + one_line(told)
 
 
 _UNTOLD = frozenset({"type", "id", "status", "encrypted_content", "fingerprint"})

@@ -73,8 +73,8 @@ class _Redact(msgspec.Struct, frozen=True):
 
     def _blank_text(self, text: str) -> str:
         if (found := _json_in(text)) is not None and (changed := self._blank_inside(found)) != found:
-            end = "\n" if text.endswith("\n") else ""
-            text = one_line(changed) + end
+            start = "\n" if text.startswith("\n") else ""  # a line of a nest
+            text = start + one_line(changed)
         return self._change(text)
 
     def _blank_inside(self, value: JSON) -> JSON:

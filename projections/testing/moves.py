@@ -6,7 +6,7 @@ So any list of moves is a session, and a shorter list is a smaller session.
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from hypothesis import strategies as st
 
@@ -76,10 +76,9 @@ class Turn:
     meanwhile: tuple[tuple[int, Said], ...] = ()
     """What the user says once so many calls are answered."""
     handing: Handing | None = None
-    fails: Literal["", "again", "run"] = ""
-    """Whether the model fails before it answers, and is asked again at once or after a failed run."""
-    cut: bool = False
-    """Whether the token limit cut the answer off: its calls are refused."""
+    mishap: Literal["", "again", "run", "cut"] = ""
+    """Whether the model fails before it answers, and is asked again at once or after a failed run; or whether
+    the token limit cuts its answer off, so that its calls are refused."""
 
 
 @dataclass(frozen=True)
@@ -152,25 +151,15 @@ handings: st.SearchStrategy[Handing] = st.builds(
 def _turns(
     said: st.SearchStrategy[tuple[Group, ...]],
     handing: st.SearchStrategy[Handing | None],
-    *,
-    smooth: bool = False,
+    mishap: st.SearchStrategy[Any],
 ) -> st.SearchStrategy[Turn]:
-    never = smooth
-    return st.builds(
-        Turn,
-        said,
-        _ends,
-        _late,
-        _meanwhile,
-        handing,
-        st.just("") if never else st.sampled_from(["", "", "", "", "again", "run"]),
-        st.just(False) if never else st.sampled_from([False] * 7 + [True]),
-    )
+    return st.builds(Turn, said, _ends, _late, _meanwhile, handing, mishap)
 
 
 turns = _turns(
     st.lists(all_groups, min_size=1, max_size=3).map(tuple),
     st.one_of(st.none(), handings),
+    st.sampled_from([*[""] * 9, "again", "run", "cut"]),
 )
 _rewritings = st.builds(
     Rewriting, st.sampled_from(["compaction", "manual"]), st.lists(edits, min_size=1, max_size=2).map(tuple)
@@ -188,7 +177,7 @@ handing_turns = _turns(
         st.lists(st.one_of(groups, st.tuples(transfer)), max_size=1),
     ),
     handings,
-    smooth=True,
+    st.just(""),
 )
 """Turns that end in a handoff, whatever else they say: also calls beside it, and transfers not taken."""
 

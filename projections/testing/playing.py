@@ -150,20 +150,20 @@ class Player(Writer):
     def turn(self, turn: Turn) -> Ref | None:
         """Play a turn up to its handoff. Returns the transfer that is to be taken, if there is one."""
         self._ask()
-        if turn.fails:
+        if turn.mishap in ("again", "run"):
             request = self.state.version
-            again = turn.fails == "again"
+            again = turn.mishap == "again"
             self.add(ModelFailed(request=request, kind="APIError", message="overloaded", retried=again))
             if not again:
                 self.add(RunFailed(kind="APIError", message="overloaded"))
             self._ask()
         self._respond(turn)
         transfers = [call.ref for call in self.state.open_calls() if call.name in TRANSFERS.values()]
-        taken = transfers[0] if transfers and turn.handing is not None and not turn.cut else None
+        taken = transfers[0] if transfers and turn.handing is not None and turn.mishap != "cut" else None
         self._answer(turn, transfers)
         if taken is None:
             for ref in transfers:
-                self._refuse(ref, "truncated" if turn.cut else "limit")
+                self._refuse(ref, "truncated" if turn.mishap == "cut" else "limit")
         return taken
 
     def _ask(self) -> None:
@@ -238,7 +238,7 @@ class Player(Writer):
                 response_id=f"resp_{version}",
                 output=tuple(numbered(items, version)),
                 usage=Usage(requests=1, input_tokens=10, output_tokens=5, total_tokens=15),
-                status="incomplete" if turn.cut else "completed",
+                status="incomplete" if turn.mishap == "cut" else "completed",
             )
         )
 
@@ -248,7 +248,7 @@ class Player(Writer):
         """Answer all calls but transfers, in the order in which their answers arrive."""
         own = [call.ref for call in self.state.open_calls() if call.ref not in transfers]
         ends = [turn.ends[n % len(turn.ends)] for n in range(len(own))]
-        if turn.cut:
+        if turn.mishap == "cut":
             ends = [End("refused")] * len(own)
         waiting = list(zip(own, ends, strict=True))
         for ref, end in waiting:

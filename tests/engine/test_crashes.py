@@ -274,7 +274,7 @@ async def test_an_engine_that_repeats_effects_in_silence_is_found_out(
 
 async def test_an_engine_that_loses_results_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def abandon(call: Any, offer: object) -> Any:
-        return decisions._abandoned(call, "cancelled", "lost")
+        return decisions.abandoned(call, "cancelled", "lost")
 
     monkeypatch.setattr(decisions, "_after_loss", abandon)
 
