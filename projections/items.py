@@ -59,6 +59,7 @@ class Head(Struct, gc=False):
     call_id: str | None = None
     approval_request_id: str | None = None
     name: str | None = None
+    caller: Any = None
 
 
 _heads: msgspec.json.Decoder[Head] = msgspec.json.Decoder(Head)

@@ -4,13 +4,14 @@ A view need be legal only when it is sent. It is never repaired on the way out: 
 here becomes a `history.rewritten`, and then what is sent *is* the view.
 
 1. An output follows its call, once; a call has its output.
-2. Reasoning stands directly before what followed it in its response. Without it, it is
+2. A call that a program made, and its output, stand behind that program.
+3. Reasoning stands directly before what followed it in its response. Without it, it is
    dropped; a message, a call or an output is never dropped for reasoning's sake.
-3. An item that goes out with its id is not sent without the reasoning that stood before it: it
+4. An item that goes out with its id is not sent without the reasoning that stood before it: it
    is dropped with it. (Without an id nothing ties an item to its reasoning.)
-4. Reasoning, and items that go out with their ids, go back to the endpoint and model that made
+5. Reasoning, and items that go out with their ids, go back to the endpoint and model that made
    them, and to no other. Without a known maker they are dropped.
-5. No id stands twice.
+6. No id stands twice.
 
 A `call_id` that is used again is no fault: calls are told apart by their refs, and the wire
 form keeps them apart (see wire.py).
@@ -25,7 +26,7 @@ from batonlog.events import JSON, Ref
 from batonlog.events.values import dump
 from batonlog.projections.history import History
 from batonlog.projections.items import ANSWERED_BY, OUTPUTS, Item
-from batonlog.projections.pairing import Pairing, is_call, is_output
+from batonlog.projections.pairing import Pairing, called, is_call, is_output, program_of
 from batonlog.projections.wire import keeps_id
 
 NO_OUTPUT = "[The output of this call is not part of this history.]"
@@ -40,7 +41,7 @@ class Violation(NamedTuple):
     item: Item
     rule: str
     """`output_without_call`, `call_without_output`, `second_output`, `reasoning_without_follower`,
-    `item_without_reasoning`, `foreign_item` or `duplicate_id`."""
+    `item_without_reasoning`, `without_program`, `foreign_item` or `duplicate_id`."""
     message: str
 
 
@@ -57,6 +58,7 @@ def repair(history: History) -> History:
 def violations(items: Sequence[Item], issuer: Issuer | None) -> Iterator[Violation]:
     """Yield what this issuer would refuse; None is any."""
     yield from _pairs(items)
+    yield from _programs(items)
     yield from _reasoning(items)
     yield from _ids(items)
     if issuer is not None:
@@ -76,6 +78,16 @@ def _pairs(items: Sequence[Item]) -> Iterator[Violation]:
                 yield Violation(item, "second_output", f"{_name(item)} answers a call that has its output")
     for item in pairing.waiting.values():
         yield Violation(item, "call_without_output", f"{_name(item)} has no output")
+
+
+def _programs(items: Sequence[Item]) -> Iterator[Violation]:
+    """Calls that a program made, and their outputs, without the program."""
+    programs: set[str] = set()
+    for item in items:
+        if item.type == "program":
+            programs.add(called(item))
+        elif (program := program_of(item)) is not None and program not in programs:
+            yield Violation(item, "without_program", f"{_name(item)} lost the program that called it")
 
 
 def _foreign(items: Sequence[Item], issuer: Issuer) -> Iterator[Violation]:
@@ -158,11 +170,16 @@ def untorn(history: History, left: History) -> History:
 
     So an output goes with its call, reasoning with what followed it, and a hosted item with its reasoning.
     """
-    known = {id(fault.item) for fault in violations(list(history), None)}
+    known = {_identity(fault.item) for fault in violations(list(history), None)}
     out = list(left)
-    while torn := {id(fault.item) for fault in violations(out, None)} - known:
-        out = [item for item in out if id(item) not in torn]
+    while torn := {_identity(fault.item) for fault in violations(out, None)} - known:
+        out = [item for item in out if _identity(item) not in torn]
     return History(out, left.version) if len(out) < len(left) else left
+
+
+def _identity(item: Item) -> object:
+    """What an item and an edited copy of it have in common."""
+    return item.covers or id(item)
 
 
 def _mend(items: Sequence[Item], bad: Sequence[Violation]) -> list[Item]:

@@ -53,6 +53,13 @@ def is_output(item: Item) -> bool:
     return item.type in OUTPUTS
 
 
+def program_of(item: Item) -> str | None:
+    """The provider's id of the program that made a call, and gets its output; None for none."""
+    caller = item.head.caller
+    found = caller.get("caller_id") if isinstance(caller, dict) else None
+    return found if isinstance(found, str) else None
+
+
 def called(item: Item) -> str:
     """The provider's id by which a call and its output name each other."""
     head = item.head

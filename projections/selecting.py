@@ -10,7 +10,7 @@ from batonlog.projections.folds import kept
 from batonlog.projections.history import History
 from batonlog.projections.items import Item
 from batonlog.projections.legality import is_output_of_a_model, untorn
-from batonlog.projections.pairing import Pairing, is_call, is_output
+from batonlog.projections.pairing import Pairing, is_call, is_output, program_of
 from batonlog.projections.wire import keeps_id
 
 
@@ -145,7 +145,7 @@ def whole_cuts(history: Sequence[Item]) -> list[int]:
     for n, item in enumerate(history):
         if item.type == "program" and item.head.call_id is not None:
             programs[item.head.call_id] = n
-        elif (program := programs.get(caller_of(item) or "")) is not None:
+        elif (program := programs.get(program_of(item) or "")) is not None:
             reaches[n] = program
         if is_call(item):
             pairing.call(n, item)
@@ -162,12 +162,3 @@ def whole_cuts(history: Sequence[Item]) -> list[int]:
         if earliest >= n:
             cuts.append(n)
     return cuts[::-1]
-
-
-def caller_of(item: Item) -> str | None:
-    """The id of the program that made a call, if one did."""
-    if b'"caller"' not in bytes(item.held):
-        return None
-    caller = item.data.get("caller")
-    found = caller.get("caller_id") if isinstance(caller, dict) else None
-    return found if isinstance(found, str) else None

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 import pytest
 from msgspec import Raw
 
-from batonlog.events import Record, Ref
+from batonlog.events import JSON, Record, Ref
 from batonlog.projections import History, Item, check_legal, model_history, repair, session_history
-from batonlog.projections.items import ANSWERED_BY
+from batonlog.projections.items import ANSWERED_BY, as_item
 from batonlog.projections.legality import NO_OUTPUT, repaired, violations
 
 Log = Callable[..., tuple[Record, ...]]
@@ -171,3 +171,34 @@ def test_dropping_one_item_may_make_another_illegal_and_both_go() -> None:
 
 def test_repair_keeps_the_version(items: Make) -> None:
     assert repair(History(items("u"), 7)).version == 7
+
+
+# -- programs
+
+PROGRAM: list[dict[str, JSON]] = [
+    {"type": "program", "id": "prog_1", "call_id": "p", "code": "look()"},
+    {
+        "type": "function_call",
+        "call_id": "c",
+        "name": "look",
+        "arguments": "{}",
+        "caller": {"type": "program", "caller_id": "p"},
+    },
+    {"type": "function_call_output", "call_id": "c", "output": "x"},
+    {"type": "program_output", "id": "po_1", "call_id": "p", "result": "x", "status": "completed"},
+]
+
+
+def test_a_program_with_its_calls_is_legal() -> None:
+    assert check_legal(History(map(as_item, PROGRAM))) == ()
+
+
+def test_a_call_without_the_program_that_made_it_is_dropped_with_its_output() -> None:
+    history = History(map(as_item, [{"role": "user", "content": "go"}, *PROGRAM[1:3]]))
+    assert [fault.rule for fault in check_legal(history)] == ["without_program"]
+    assert [item.type for item in repair(history)] == ["message"]
+
+
+def test_a_call_that_a_model_made_itself_needs_no_program() -> None:
+    direct = {**PROGRAM[1], "caller": {"type": "direct"}}
+    assert check_legal(History(map(as_item, [direct, PROGRAM[2]]))) == ()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonlog.events import JSON, UsageError
+from batonlog.events import JSON, Ref, UsageError
 from batonlog.projections import History, Item, check_legal, nest_history, redact
 from batonlog.projections.filters import describe
 from batonlog.projections.items import as_item
@@ -16,8 +16,8 @@ from batonlog.projections.items import as_item
 CODE = r"\d{4}"
 
 
-def one(value: dict[str, JSON]) -> Item:
-    return as_item(value)
+def one(value: dict[str, JSON], place: int = 1) -> Item:
+    return Item(Ref(place, 0), as_item(value).held)
 
 
 def after(value: dict[str, JSON], pattern: Any = CODE) -> dict[str, JSON]:
@@ -94,13 +94,13 @@ def test_a_function_may_say_what_becomes_of_a_text() -> None:
 def test_an_edited_item_covers_what_it_was_made_of_and_answers_the_same_call() -> None:
     call, output = (
         one({"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"pin":"4711"}'}),
-        one({"type": "function_call_output", "call_id": "c", "output": "4711"}),
+        one({"type": "function_call_output", "call_id": "c", "output": "4711"}, 2),
     )
     assert check_legal(redact(CODE)(History([call, output]))) == ()
 
 
 def test_inside_a_nest_the_lines_are_blanked_too_and_stay_lines() -> None:
-    history = History([one({"role": "user", "content": "my 4711"}), one({"role": "user", "content": "?"})])
+    history = History([one({"role": "user", "content": "my 4711"}), one({"role": "user", "content": "?"}, 2)])
     nest, _ = redact(CODE)(nest_history(history))
     assert json.loads(nest.data["content"][1]["text"]) == {"role": "user", "text": "my [redacted]"}
     assert len(nest.folds) == 2
@@ -127,7 +127,10 @@ values = st.recursive(
 @given(st.lists(values, min_size=1, max_size=4), st.sampled_from([r"\d", "[A-Z]", "é|ß", r"\s"]))
 def test_no_reader_finds_a_match(outputs: list[JSON], pattern: str) -> None:
     texts = [value if isinstance(value, str) else json.dumps(value) for value in outputs]
-    items = [one({"type": "function_call_output", "call_id": "c", "output": text}) for text in texts]
+    items = [
+        one({"type": "function_call_output", "call_id": "c", "output": text}, n)
+        for n, text in enumerate(texts)
+    ]
     for item in redact(pattern)(History(items)):
         assert [text for text in readings(item.text) if re.search(pattern, text)] == []
 
