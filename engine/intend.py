@@ -88,7 +88,7 @@ class Intentions:
         context = self.contexts.of_run(state, agent.name)
         resolved = await self._setup.resolve(agent, context, self._settings)
         draft.add(*notes_of(context), *self._resolved(agent.name, state.parts.get(agent.name), resolved))
-        if (compaction := await self._rewrites.compaction(draft.state, model)) is not None:
+        if (compaction := await self._rewrites.compaction(draft.state, agent.name, model)) is not None:
             draft.add(compaction)
         if (repair := self._rewrites.repair(draft.state, issuer_of(model))) is not None:
             draft.add(repair)

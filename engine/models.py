@@ -83,6 +83,9 @@ class Model(Protocol):
     `"conversation"`; and for the latter `async open_conversation() -> str`, which opens an empty
     conversation and returns its id. It may be called again after a conflict or a crash, and an
     empty conversation that is never used must do no harm.
+
+    `async count_tokens(request) -> int | None` is used where it is there and a budget for compaction
+    is set: how many tokens the request has, or None if it does not know.
     """
 
     @property

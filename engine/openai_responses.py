@@ -10,6 +10,7 @@ what is recorded.
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -50,6 +51,9 @@ class OpenAIResponsesModel:
             one, and only rate limits are retried by the client. None keeps nothing there
             (`store` is false, reasoning comes back encrypted).
         stream: get the answer in pieces, for deltas.
+        count: how tokens are counted for a compaction's budget, where an estimate would be near it:
+            `server` asks the provider, `tiktoken` counts here (extra `tiktoken`; it fetches its
+            tables once). None goes by what was counted with the last answer.
     """
 
     def __init__(
@@ -59,7 +63,12 @@ class OpenAIResponsesModel:
         client: "AsyncOpenAI | None" = None,
         chain: Literal["previous_response_id", "conversation"] | None = None,
         stream: bool = True,
+        count: Literal["server", "tiktoken"] | None = None,
     ) -> None:
+        if count not in (None, "server", "tiktoken"):
+            raise UsageError(f"count={count!r}: give 'server' or 'tiktoken', or None to estimate")
+        if count == "tiktoken" and find_spec("tiktoken") is None:
+            raise UsageError("count='tiktoken' needs the package: pip install 'batonlog[tiktoken]'")
         if chain not in (None, "previous_response_id", "conversation"):
             raise UsageError(
                 f"chain={chain!r}: give 'previous_response_id' or 'conversation', or None to keep nothing there"
@@ -72,6 +81,7 @@ class OpenAIResponsesModel:
         self._given = client
         self._made: tuple[asyncio.AbstractEventLoop, AsyncOpenAI] | None = None
         self._stream = stream
+        self._count = count
         self._encrypted = True
         self.chain = chain
 
@@ -161,6 +171,31 @@ class OpenAIResponsesModel:
             self._made = (loop, AsyncOpenAI())
         return self._made[1]
 
+    async def count_tokens(self, request: ModelRequest, /) -> int | None:
+        """Return how many tokens a request has; None if that is not to be counted, or cannot be."""
+        if self._count == "tiktoken":
+            return await asyncio.get_running_loop().run_in_executor(None, _count_here, request)
+        return await self._count_there(request) if self._count == "server" else None
+
+    async def _count_there(self, request: ModelRequest) -> int | None:
+        import httpx2
+        import openai
+
+        body = b"{%b}" % b",".join(_shown(request))
+        try:
+            client = self._client()
+            response = await _as_it_retries(
+                client,
+                lambda options: client.post(
+                    "/responses/input_tokens", content=body, cast_to=httpx2.Response, options=options
+                ),
+            )
+        except openai.APIError:  # others than OpenAI do not have it
+            return None
+        found = load(response.content)
+        count = found.get("input_tokens") if isinstance(found, dict) else None
+        return count if isinstance(count, int) else None
+
     async def close(self) -> None:
         """Close the client that was made here, if one was."""
         made, self._made = self._made, None
@@ -216,12 +251,7 @@ _NOT_CONTINUED = frozenset({"conversation_not_found", "conversation_locked"})
 
 def request_body(request: ModelRequest, *, stream: bool, encrypted: bool = True) -> bytes:
     """Return the body of a request. The same request and wire format make the same bytes."""
-    parts = [b'"model":%b' % dump(request.model)]
-    if request.instructions:
-        parts.append(b'"instructions":%b' % _clean(request.instructions))
-    parts.append(b'"input":[%b]' % b",".join(request.raw_input))
-    if tools := request.raw_tools:
-        parts.append(b'"tools":[%b]' % b",".join(map(bytes, tools)))
+    parts = _shown(request)
     if request.conversation is not None:
         parts.append(b'"conversation":%b' % dump(request.conversation))
     elif request.previous_response_id is not None:
@@ -239,6 +269,29 @@ def request_body(request: ModelRequest, *, stream: bool, encrypted: bool = True)
     if stream:
         parts.append(b'"stream":true')
     return b"{%b}" % b",".join(parts)
+
+
+def _shown(request: ModelRequest) -> list[bytes]:
+    """The parts of a request's body that the model reads."""
+    parts = [b'"model":%b' % dump(request.model)]
+    if request.instructions:
+        parts.append(b'"instructions":%b' % _clean(request.instructions))
+    parts.append(b'"input":[%b]' % b",".join(request.raw_input))
+    if tools := request.raw_tools:
+        parts.append(b'"tools":[%b]' % b",".join(map(bytes, tools)))
+    return parts
+
+
+def _count_here(request: ModelRequest) -> int:
+    """Tokens of the JSON that the model reads: a little more than of what it is turned into."""
+    import tiktoken
+
+    try:
+        encoding = tiktoken.encoding_for_model(request.model)
+    except KeyError:  # a model that is newer than the tables
+        encoding = tiktoken.get_encoding("o200k_base")
+    texts = [part.decode() for part in _shown(request)]
+    return sum(map(len, encoding.encode_batch(texts, disallowed_special=())))
 
 
 def _clean(value: JSON) -> bytes:

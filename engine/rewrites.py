@@ -15,6 +15,7 @@ from batonlog.projections.filters import Cause, Step, apply_filters, describe
 from batonlog.projections.handover import handover_input, rewrite_input, untaken
 from batonlog.projections.items import Item
 from batonlog.projections.legality import repaired, violations
+from batonlog.projections.request import request_of
 from batonlog.projections.rewrite import Past, operations
 from batonlog.projections.state import State
 from batonlog.projections.view import View
@@ -61,13 +62,13 @@ class Rewrites:
         """What filters do to the view as it stands, at somebody's wish."""
         return await _filtered(filters, self._given(state, "manual"))
 
-    async def compaction(self, state: State, model: Model) -> HistoryRewritten | None:
+    async def compaction(self, state: State, agent: str, model: Model) -> HistoryRewritten | None:
         """What the engine's compaction does, if the view is too long for it or for the provider.
 
         Raises UsageError if the provider has refused the view for its length, and it gets no shorter.
         """
         filters = self._setup.compact
-        if not filters or not (state.overflowed or await self._is_long(state, model)):
+        if not filters or not (state.overflowed or await self._is_long(state, agent, model)):
             return None
         rewrite = await _filtered(filters, self._given(state, "compaction"))
         if rewrite is not None:
@@ -77,14 +78,22 @@ class Rewrites:
             raise UsageError(f"the history is too long for {model.name}, and {name} makes it no shorter")
         return None
 
-    async def _is_long(self, state: State, model: Model) -> bool:
-        """Whether the view passes the budget: as its provider counted it, and by bytes what has come since."""
-        budget = self._setup.compact_above
-        size = state.place.taken().size()
+    async def _is_long(self, state: State, agent: str, model: Model) -> bool:
+        """Whether the view passes the budget.
+
+        By what its provider counted with its last answer, and by bytes what has come since; near
+        the budget by what the model counts, if it can.
+        """
+        budget, view, parts = self._setup.compact_above, state.place.taken(), state.parts[agent]
+        size = view.size()
         if budget is None or size < state.compacted * _GROWN:
             return False
-        counted, at = state.counted if state.counted is not None else (0, 0)
-        return counted + (size - at) // _BYTES_A_TOKEN > budget
+        counted, at = state.counted if state.counted is not None else (parts.size() // _BYTES_A_TOKEN, 0)
+        estimate = counted + (size - at) // _BYTES_A_TOKEN
+        if estimate > budget // 2 and (count := getattr(model, "count_tokens", None)) is not None:
+            exact = await count(request_of(view, parts, agent, issuer_of(model)))
+            estimate = exact if exact is not None else estimate
+        return bool(estimate > budget)
 
     def _given(self, state: State, cause: Cause) -> FilterInput[Any]:
         return rewrite_input(state, cause, session=self._session, context=self._context)

@@ -73,6 +73,10 @@ class Parts(Struct, frozen=True, gc=False):
         new = msgspec.structs.replace(self, **changes, versions=tuple(versions))
         return msgspec.structs.replace(new, digest=new.made_digest())
 
+    def size(self) -> int:
+        """Return the bytes of all that goes out with every request."""
+        return len(self.instructions) + sum(map(len, self.offered)) + len(self.output_schema)
+
     def made_digest(self) -> bytes:
         """sha256 over the parts, each with its length before it."""
         parts = (self.instructions.encode(errors="surrogatepass"), *self.offered)

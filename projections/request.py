@@ -125,6 +125,14 @@ class ModelRequest:
         return self._settings
 
 
+def request_of(view: View, parts: Parts, agent: str, issuer: tuple[str, str]) -> ModelRequest:
+    """Return the request that would show a view in full; nothing is promised about it, so it has no digest."""
+    asked = ModelRequested(
+        turn=0, agent=agent, parts=parts.versions, issuer=issuer, wire=WIRE, stored=False, digest=b""
+    )
+    return ModelRequest(view=view, parts=parts, requested=asked)
+
+
 def digest_of(
     *,
     view: View,

@@ -112,7 +112,7 @@ def _seal(item_id: str, turn: Turn) -> str:
 
 
 def _usage(turn: Turn, output: Sequence[Item]) -> Item:
-    read = _tokens([turn.before, turn.sent, turn.request.get("instructions"), turn.request.get("tools")])
+    read = tokens_read(turn)
     written = _tokens([output])
     thought = _tokens([[item for item in output if item["type"] == "reasoning"]])
     return {
@@ -122,6 +122,11 @@ def _usage(turn: Turn, output: Sequence[Item]) -> Item:
         "output_tokens_details": {"reasoning_tokens": thought},
         "total_tokens": read + written,
     }
+
+
+def tokens_read(turn: Turn) -> int:
+    """Return the tokens of all that a model reads in a turn."""
+    return _tokens([turn.before, turn.sent, turn.request.get("instructions"), turn.request.get("tools")])
 
 
 def _tokens(parts: Sequence[object]) -> int:

@@ -12,13 +12,30 @@ from ._responses_items import Item, input_items, items_in
 from ._strict_context import check_history, check_origin, check_pairs, check_reasoning
 from ._strict_items import check_item
 from ._strict_parameters import check_metadata, check_parameters
-from ._strict_shapes import Complaints, Refusal, array, nullable, shape
+from ._strict_shapes import Complaints, Refusal, array, nullable, shape, unknown
 from ._strict_tools import check_tools
 
 
 def refusal_of_request(request: Item, held: Held) -> Refusal | None:
     """Return why `POST /v1/responses` refuses this body, or None. Changes nothing."""
     return next(_request_complaints(request, held), None)
+
+
+def refusal_of_count(request: Item, held: Held) -> Refusal | None:
+    """Return why `POST /v1/responses/input_tokens` refuses this body, or None. Changes nothing."""
+    odd = next((name for name in request if name not in _COUNTED), None)
+    if odd is not None:
+        return unknown(odd)
+    return refusal_of_request(request, held)
+
+
+_COUNTED: Final = frozenset(
+    {
+        *("conversation", "input", "instructions", "model", "parallel_tool_calls", "personality"),
+        *("previous_response_id", "reasoning", "text", "tool_choice", "tools", "truncation"),
+    }
+)
+"""What it takes (openai, input_token_count_params.py)."""
 
 
 def refusal_of_conversation(body: Item, held: Held) -> Refusal | None:

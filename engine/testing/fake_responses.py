@@ -25,9 +25,9 @@ from ._responses_conversations import (
 )
 from ._responses_events import server_sent, stream_events
 from ._responses_held import Held
-from ._responses_output import respond
+from ._responses_output import respond, tokens_read
 from ._responses_script import Answer, BrokenStream, Failure, Step, check_step, read_step
-from ._strict import refusal_of_request
+from ._strict import refusal_of_count, refusal_of_request
 from ._strict_shapes import JSON, Refusal
 
 if TYPE_CHECKING:
@@ -158,6 +158,8 @@ class FakeResponsesServer:
         match request.method, path.split("/")[1:]:
             case "POST", ["v1", "responses"]:
                 return self._create_response(request)
+            case "POST", ["v1", "responses", "input_tokens"]:
+                return self._count_tokens(request)
             case "GET", ["v1", "responses", response_id]:
                 return self._get_response(response_id)
             case "DELETE", ["v1", "responses", response_id]:
@@ -212,6 +214,15 @@ class FakeResponsesServer:
             # Kept before the first byte leaves: the client may continue as soon as it has read the last.
             self._held.keep(turn, response)
         return Streamed(chunks=sent, headers=self._headers(_EVENTS), complete=answer.breaks_after is None)
+
+    def _count_tokens(self, http: Request) -> Reply:
+        request = _json_object(http)
+        refusal = request if isinstance(request, Refusal) else refusal_of_count(request, self._held)
+        if refusal is not None:
+            return self._refuse(refusal)
+        assert not isinstance(request, Refusal)
+        counted = tokens_read(self._held.turn_of(request))
+        return self._json({"object": "response.input_tokens", "input_tokens": counted})
 
     def _get_response(self, response_id: str) -> Reply:
         kept = self._held.responses.get(response_id)

@@ -6,13 +6,15 @@ So any list of moves is a session, and a shorter list is a smaller session.
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from hypothesis import strategies as st
 
 from batonlog.events import JSON
-from batonlog.projections.testing.edits import Edit, edits
+from batonlog.projections.testing.edits import Edit, Shipped, edits
 from batonlog.projections.testing.sayings import (
+    PLAIN,
+    TRANSFERRING,
     Group,
     Thing,
     all_groups,
@@ -23,6 +25,7 @@ from batonlog.projections.testing.sayings import (
     reasoning,
     texts,
     transfer,
+    user_message,
     values,
 )
 
@@ -119,32 +122,43 @@ class Script:
 
 # -- strategies
 
+# What is plain takes one choice, and comes first: Hypothesis turns what it can into that, and drops it.
+
 _small = st.integers(0, 3)
-_ends = st.lists(
-    st.builds(
-        End,
-        mostly(
-            st.just("returned"),
-            st.sampled_from(["failed", "refused", "approved", "rejected", "settled"]),
-            st.sampled_from(["stopped", "lost", "repeated"]),
-            times=2,
+_ends = mostly(
+    st.just((End(),)),
+    st.lists(
+        st.builds(
+            End,
+            st.sampled_from([*["returned"] * 3, *get_args(How)]),
+            values,
+            mostly(st.none(), parts, texts),
         ),
-        values,
-        mostly(st.none(), parts, texts),
-    ),
-    min_size=1,
-    max_size=3,
-).map(tuple)
+        min_size=1,
+        max_size=3,
+    ).map(tuple),
+    times=1,
+)
 _said: st.SearchStrategy[Said] = st.builds(Said, inputs, st.sampled_from(["turn", "turn", "run"]))
 _meanwhile = mostly(st.just(()), st.tuples(st.tuples(_small, _said)))
-_late = st.lists(_small, max_size=3).map(tuple)
-_filters = st.one_of(st.just(()), st.lists(edits, min_size=1, max_size=2).map(tuple))
-handings: st.SearchStrategy[Handing] = st.builds(
-    Handing,
-    st.integers(0, 1),
-    _filters,
-    st.one_of(st.sampled_from(["Transferred.", '{"assistant": "billing"}']), texts),
-    st.sampled_from([False, False, True]),
+_late = mostly(st.just(()), st.lists(_small, min_size=1, max_size=3).map(tuple), times=1)
+_filters = st.lists(edits, min_size=1, max_size=2).map(tuple)
+PLAIN_HANDINGS = (
+    Handing(),
+    Handing(filters=(Shipped("messages_only"),)),
+    Handing(filters=(Shipped("nest_history"),)),
+    Handing(to=1),
+)
+handings: st.SearchStrategy[Handing] = mostly(
+    st.sampled_from(PLAIN_HANDINGS),
+    st.builds(
+        Handing,
+        st.integers(0, 1),
+        _filters,
+        st.one_of(st.sampled_from(["Transferred.", '{"assistant": "billing"}']), texts),
+        st.sampled_from([False, False, True]),
+    ),
+    times=1,
 )
 
 
@@ -161,20 +175,33 @@ turns = _turns(
     st.one_of(st.none(), handings),
     st.sampled_from([*[""] * 9, "again", "run", "cut"]),
 )
-_rewritings = st.builds(
-    Rewriting, st.sampled_from(["compaction", "manual"]), st.lists(edits, min_size=1, max_size=2).map(tuple)
+PLAIN_MOVES: tuple[Move, ...] = (
+    Said((user_message("hello"),)),
+    *(Turn((group,)) for group in PLAIN),
+    *(Turn((), handing=handing) for handing in PLAIN_HANDINGS),
 )
-_endings = st.builds(Ending, st.sampled_from(["failed", "paused", "resumed", "cancelled", "noted"]))
 moves: st.SearchStrategy[Move] = mostly(
-    st.one_of(_said, turns), turns, turns, _rewritings, _endings, st.builds(Fork, st.integers(0, 9)), times=3
+    st.sampled_from(PLAIN_MOVES),
+    _said,
+    turns,
+    turns,
+    turns,
+    st.builds(
+        Rewriting,
+        st.sampled_from(["compaction", "manual"]),
+        st.lists(edits, min_size=1, max_size=2).map(tuple),
+    ),
+    st.builds(Ending, st.sampled_from(["failed", "paused", "resumed", "cancelled", "noted"])),
+    st.builds(Fork, st.integers(0, 9)),
+    times=4,
 )
 
 handing_turns = _turns(
     st.builds(
         lambda before, one, after: (*before, one, *after),
         st.lists(groups, max_size=2),
-        st.one_of(st.tuples(transfer), st.tuples(reasoning, transfer)),
-        st.lists(st.one_of(groups, st.tuples(transfer)), max_size=1),
+        mostly(st.just((TRANSFERRING,)), st.tuples(transfer), st.tuples(reasoning, transfer), times=2),
+        st.lists(mostly(groups, st.tuples(transfer)), max_size=1),
     ),
     handings,
     st.just(""),
@@ -183,11 +210,11 @@ handing_turns = _turns(
 
 
 @cache
-def scripts(*, most: int = 12) -> st.SearchStrategy[Script]:
+def scripts() -> st.SearchStrategy[Script]:
     """Whole sessions."""
     return st.builds(
         Script,
-        st.lists(moves, max_size=most).map(tuple),
+        st.lists(moves, max_size=12).map(tuple),
         st.sampled_from([(0,), (0,), (0, 1), (0, 0, 1)]),
         st.booleans(),
     )

@@ -114,9 +114,12 @@ def user_message(content: JSON) -> Thing:
 said = mostly(texts, parts).map(user_message)
 
 inputs: st.SearchStrategy[Group] = mostly(
+    st.just((user_message("hello"),)),
+    st.tuples(said),
     st.tuples(said),
     st.tuples(said, said),
     st.tuples(texts.map(lambda text: {"type": "message", "role": "developer", "content": text}), said),
+    times=2,
 )
 """What starts a run or comes while one goes on: always with a message of the user."""
 
@@ -177,6 +180,7 @@ custom_call = st.builds(
     _call_id,
     texts,
 )
+TRANSFERRING = _call(TRANSFER, "", "{}")
 transfer = st.builds(_call, st.just(TRANSFER), _call_id, st.sampled_from(["{}", '{"reason": "money"}']))
 
 hosted: st.SearchStrategy[Thing] = st.sampled_from(
@@ -277,22 +281,42 @@ search = st.just(
     )
 )
 
+_said_it: Thing = {
+    "type": "message",
+    "id": "msg",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": "hello", "annotations": []}],
+}
+_thought: Thing = {"type": "reasoning", "id": "rs", "summary": []}
+_look = _call("look", "", "{}")
+_custom: Thing = {"type": "custom_tool_call", "id": "ctc", "call_id": "", "name": "run", "input": "hello"}
+
+PLAIN: tuple[Group, ...] = (
+    (_said_it,),
+    (_look,),
+    (_thought, _look),
+    (_thought, _said_it),
+    (_call("look", "call_1", "{}"),),
+    (_look, _look),
+    (_custom,),
+)
+"""What is said most, in one choice each: Hypothesis drops what takes few choices more easily."""
+
 groups: st.SearchStrategy[Group] = mostly(
-    st.one_of(
-        st.tuples(message),
-        st.tuples(call),
-        st.tuples(reasoning, call),
-        st.tuples(reasoning, message),
-        st.tuples(call, call),
-        st.tuples(reasoning, call, call),
-    ),
+    st.sampled_from(PLAIN),
+    st.tuples(message),
+    st.tuples(call),
+    st.tuples(reasoning, call),
+    st.tuples(reasoning, message),
+    st.tuples(reasoning, call, call),
     st.tuples(reasoning, reasoning, call),
     st.tuples(custom_call),
     st.tuples(hosted),
     st.tuples(reasoning, hosted),
     program,
     search,
-    times=8,
+    times=5,
 )
 """What one response says together, and needs no client's answer but that of tools."""
 

@@ -77,11 +77,13 @@ async def test_case_19_a_nest_stands_where_every_provider_takes_it(way: Way, tmp
     await played(case(19), scenario, way, tmp_path, filters=NEST)
 
 
-FILTERS = [nest_history, drop_tools, drop_reasoning, messages_only, last_turns(1), keep_last(2)]
+OTHERS = [drop_tools, drop_reasoning, messages_only, last_turns(1), keep_last(2)]
 
 
-@every_way
-@pytest.mark.parametrize("one", FILTERS)
+@pytest.mark.parametrize(
+    ("one", "way"),
+    [*((nest_history, way) for way in ("plain", "streamed", "resumed")), *((one, "plain") for one in OTHERS)],
+)
 async def test_case_20_reasoning_stays_with_what_it_led_to(one: Any, way: Way, tmp_path: Path) -> None:
     async def scenario(play: Play) -> None:
         await play.all()

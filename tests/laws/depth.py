@@ -26,3 +26,8 @@ def examples(few: int, *, many: int | None = None) -> Callable[[_T], _T]:
         phases=[phase for phase in Phase if phase is not Phase.explain],
         print_blob=DEEP,
     )
+
+
+def machine(few: int, *, many: int, steps: int) -> settings:
+    """Play this many machines of this many steps each; when asked to go deep, many more and longer ones."""
+    return settings(examples(few, many=many), stateful_step_count=steps * 2 if DEEP else steps)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ import os
 import random
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from batonlog.events import Ref
 from batonlog.projections import FilterInput, FilterOutput, History, Item, nest_history
-from batonlog.projections.pairing import is_call, is_output
+from batonlog.projections.pairing import is_call
 from batonlog.projections.testing import check_filter, filter_inputs
 
 SETTINGS = settings(derandomize=True, database=None, deadline=None, max_examples=150)
@@ -109,8 +109,8 @@ def newest_first(history: Given) -> FilterOutput:
 
 # pydantic-ai#2914: what is filtered for the model shrinks the record
 def with_arguments_taken_out(history: Given) -> FilterOutput:
-    given: Any = history.arguments
-    reason = given.pop("reason", None)
+    assert isinstance(history.arguments, dict)
+    reason = history.arguments.pop("reason", None)
     return [*history, {"role": "developer", "content": f"Why: {reason}"}] if reason else history
 
 
@@ -127,20 +127,18 @@ def with_a_new_number(history: Given) -> FilterOutput:
     return [*history, {"role": "developer", "content": f"Case {uuid.uuid4()}"}]
 
 
-def with_a_sample(history: Given) -> FilterOutput:
-    messages = [item for item in history if item.type == "message"]
-    return random.sample(messages, 1)
+def with_a_lucky_number(history: Given) -> FilterOutput:
+    return [*history, {"role": "developer", "content": f"Lucky: {random.random()}"}]
 
 
-_seen: set[object] = set()
+_seen: set[Ref | None] = set()
 
 
 # openai-agents-js#701: what was seen is remembered from one call to the next
 def what_was_not_seen_before(history: Given) -> FilterOutput:
-    new = [item for item in history if item.data.get("content") not in _seen or item.role == "user"]
-    _seen.update(str(item.data.get("content")) for item in history)
-    kept = [item for item in new if str(item.data.get("content")) not in _seen or item.role == "user"]
-    return kept if len(_seen) % 2 else new
+    new = [item for item in history if item.role == "user" or item.ref not in _seen]
+    _seen.update(item.ref for item in history)
+    return new
 
 
 # openai-agents-python#2171: calls and outputs have no role, and no content
@@ -185,7 +183,9 @@ def with_an_edit_of_what_another_user_said(history: Given) -> FilterOutput:
 
 # openai-agents-python#3814 and its kin: a summary of a summary, longer at every hop
 def with_a_heading(history: Given) -> FilterOutput:
-    return [item.replace(content=f"Earlier: {item.text}") if item.role == "user" else item for item in history]
+    return [
+        item.replace(content=f"Earlier: {item.text}") if item.role == "user" else item for item in history
+    ]
 
 
 @dataclass(frozen=True)
@@ -220,16 +220,22 @@ BAD = (
     Bad(without_calls, LEGAL, "reasoning 4.0 lost what followed it", 4),
     Bad(reasoning_first, ORDER, "Item 4.0 stands before 1.0, and stood behind it.", 4),
     Bad(without_repeated_texts, LEGAL, "has no output", 5),
-    Bad(with_outputs_by_call_id, ONCE, "is there twice", 5),
+    Bad(with_outputs_by_call_id, ONCE, "is there twice", 7),
     Bad(summary_and_raw_calls, ONCE, "is told twice", 3),
     Bad(compacted_up_to_the_last_call, LEGAL, "answers no call before it", 3),
     Bad(with_the_latest_again, ONCE, "is there twice", 3),
-    Bad(newest_first, ORDER, "Item 2.0 stands before 1.0, and stood behind it.", 4),
-    Bad(with_arguments_taken_out, UNCHANGED, "the arguments were {'reason': 'hello'}, and are {} now", 3),
+    Bad(newest_first, ORDER, "Item 4.0 stands before 1.0, and stood behind it.", 4),
+    Bad(
+        with_arguments_taken_out,
+        UNCHANGED,
+        "the arguments were {'reason': 'hello'}, and are {} now",
+        3,
+        (("inputs", filter_inputs(st.none())),),
+    ),
     Bad(with_another_role, UNCHANGED, "item 1.0 has another head now", 3),
     Bad(with_a_new_number, SAME, "it returned something else", 3),
-    Bad(with_a_sample, SAME, "it returned something else", 4),
-    Bad(what_was_not_seen_before, SAME, "it returned something else", 5),
+    Bad(with_a_lucky_number, SAME, "it returned something else", 3),
+    Bad(what_was_not_seen_before, SAME, "It does not always do so", 5),
     Bad(until_it_raises, ANSWERS, "It raised KeyError: 'content'", 3),
     Bad(lower_case, ANSWERS, "It raised AttributeError: 'list' object has no attribute 'lower'", 3),
     Bad(as_one_text, HISTORY, "filter as_one_text returned str, which is no history", 3),

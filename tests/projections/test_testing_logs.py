@@ -180,7 +180,9 @@ def test_without_arguments_a_dict_is_given(given: FilterInput[None]) -> None:
 # -- that they hold what matters
 
 
-def _gathered(strategy: st.SearchStrategy[Any], see: Callable[[Any], Iterable[str]], count: int) -> Counter[str]:
+def _gathered(
+    strategy: st.SearchStrategy[Any], see: Callable[[Any], Iterable[str]], count: int
+) -> Counter[str]:
     seen: Counter[str] = Counter()
 
     @settings(
@@ -226,7 +228,14 @@ def test_sessions_hold_all_that_goes_on() -> None:
         *("model.requested", "model.responded", "model.failed", "tool.called", "tool.returned"),
         *("tool.abandoned", "call.refused", "approval.requested", "approval.decided"),
         *("handoff.filtered", "handoff.made", "history.rewritten"),
-        *("2 agents", "3 agents", "several runs", "unfiltered handoff", "late output", "ends with open calls"),
+        *(
+            "2 agents",
+            "3 agents",
+            "several runs",
+            "unfiltered handoff",
+            "late output",
+            "ends with open calls",
+        ),
         *("operation take3", "operation put2", "operation put3", "operation put4"),
     } - set(seen)
     assert missing == set()

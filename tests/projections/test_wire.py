@@ -60,7 +60,9 @@ def test_arguments_that_are_no_json_object_go_out_as_an_empty_one(arguments: str
     assert arguments_sent(arguments) == "{}"
 
 
-@pytest.mark.parametrize("arguments", ["{}", ' {"a": 1.50, "a": [{}]}\n', r'{"a": "\ud83d"}', '{"ü": "\x7f"}'])
+@pytest.mark.parametrize(
+    "arguments", ["{}", ' {"a": 1.50, "a": [{}]}\n', r'{"a": "\ud83d"}', '{"ü": "\x7f"}']
+)
 def test_arguments_that_are_an_object_go_out_as_they_were_written(arguments: str) -> None:
     assert arguments_sent(arguments) == arguments
 

@@ -1,42 +1,32 @@
-"""Rewrites that the engine makes besides handoffs: somebody's edit, and compaction."""
+"""Editing what a model sees: for good, for the view alone, and never while a call is open."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from batonlog.engine import (
     Agent,
-    Delta,
     Engine,
-    ModelRequest,
-    ModelResponse,
-    OpenAIResponsesModel,
-    RunFailedError,
     SessionBusyError,
     handoff,
     tool,
 )
-from batonlog.engine.models import TooLongError
-from batonlog.engine.testing import FakeResponsesServer, ScriptedModel, Step, assistant_message, function_call
+from batonlog.engine.testing import ScriptedModel, Step, assistant_message, function_call
 from batonlog.events import (
-    JSON,
     EventLog,
     HistoryRewritten,
     Limits,
     MemoryLog,
-    ModelFailed,
     Record,
     SQLiteLog,
     UnknownSessionError,
-    Usage,
     UsageError,
 )
 from batonlog.projections import (
     FilterInput,
     History,
-    Summary,
     drop_tools,
     explain_rewrite,
     keep_last,
@@ -44,9 +34,7 @@ from batonlog.projections import (
     model_history,
     own_view,
     redact,
-    replace_with_summary,
     session_history,
-    usage,
 )
 
 
@@ -75,9 +63,6 @@ async def played(log: EventLog, *script: Step, **options: Any) -> tuple[Engine, 
     await engine.run("one", session="s")
     await engine.run("two", session="s")
     return engine, model
-
-
-# -- by hand
 
 
 async def test_an_edit_holds_from_then_on_and_leaves_the_session_alone() -> None:
@@ -293,218 +278,3 @@ async def test_an_edit_lasts_in_a_fork_and_after_a_restart(tmp_path: Any) -> Non
     async with SQLiteLog(tmp_path / "log.db") as log:
         for session in ("s", "t"):
             assert texts(model_history(await log.records(session))) == ["second"]
-
-
-# -- compaction
-
-
-class Counting:
-    """A model that says how many tokens each request had: one a character."""
-
-    name = "counting"
-
-    def __init__(self, *answers: str) -> None:
-        self.answers = list(answers)
-        self.seen: list[ModelRequest] = []
-
-    async def respond(self, request: ModelRequest, /) -> AsyncIterator[Delta | ModelResponse]:
-        self.seen.append(request)
-        size = sum(len(item.text) for item in request.input)
-        answer = self.answers.pop(0)
-        used = Usage(
-            requests=1, input_tokens=size, output_tokens=len(answer), total_tokens=size + len(answer)
-        )
-        yield ModelResponse([assistant_message(answer)], usage=used)
-
-
-async def test_a_view_that_passes_the_budget_is_compacted_before_it_is_sent() -> None:
-    log = MemoryLog()
-    model = Counting("x" * 60, "y" * 60, "z")
-    engine = Engine(log, agents=[Agent("a", model=model)], compact=keep_last(2), compact_above=100)
-    for text in ("one", "two", "three"):
-        await engine.run(text, session="s")
-    assert [texts(request.input) for request in model.seen] == [
-        ["one"],
-        ["one", "x" * 60, "two"],
-        ["y" * 60, "three"],
-    ]
-    records = await log.records("s")
-    assert [event.cause for event in rewrites(records)] == ["compaction"]
-    assert len(session_history(records)) == 6
-
-
-async def test_without_a_count_the_bytes_are_estimated() -> None:
-    log = MemoryLog()
-    _, model = await played(log, "first " * 100, "second", compact=keep_last(1), compact_above=100)
-    assert texts(model.requests[-1].input) == ["two"]
-
-
-async def test_what_is_within_the_budget_is_left_alone() -> None:
-    log = MemoryLog()
-    await played(log, "first", "second", compact=keep_last(1), compact_above=10_000)
-    assert rewrites(await log.records("s")) == []
-
-
-async def test_a_view_that_a_compaction_cannot_shorten_enough_is_not_compacted_at_every_turn() -> None:
-    log = MemoryLog()
-    calls = 0
-
-    def one_less(history: History) -> History:
-        nonlocal calls
-        calls += 1
-        return history[1:] if len(history) > 1 else history
-
-    model = ScriptedModel(*[[function_call(look, {})]] * 6, "end")
-    agents = [Agent("a", tools=[look], model=model)]
-    engine = Engine(log, agents=agents, compact=[drop_tools, one_less], compact_above=1)
-    await engine.run(
-        [{"role": "user", "content": "x" * 40_000}, {"role": "user", "content": "y" * 40_000}], session="s"
-    )
-    assert calls == 1
-
-
-async def test_a_compaction_brings_nothing_back_that_a_handoff_filter_removed() -> None:
-    log = MemoryLog()
-    kept: list[Any] = []
-
-    def keep_for_later(history: FilterInput[Any]) -> History:
-        kept.extend(history)
-        return messages_only(history)
-
-    def bring_back(history: FilterInput[Any]) -> list[Any]:
-        return [*kept, *history[-1:]] if kept else list(history)
-
-    front = Agent("front", tools=[look], handoffs=[handoff("back", input_filter=keep_for_later)])
-    back = Agent("back")
-    model = ScriptedModel([function_call(look, {})], [function_call(back, {})], "hello")
-    engine = Engine(log, agents=[front, back], model=model, compact=bring_back, compact_above=1)
-    with pytest.raises(RunFailedError, match="is not in the history that the filter was given"):
-        await engine.run("hi", session="s")
-
-
-async def test_a_compaction_that_fails_fails_the_run_whole_and_it_can_be_resumed() -> None:
-    log = MemoryLog()
-    works = False
-
-    async def summarise(history: History) -> str:
-        if not works:
-            raise ConnectionError("no summary today")
-        return "what was said"
-
-    model = ScriptedModel("first", "second")
-    agents = [Agent("a", model=model)]
-    engine = Engine(
-        log, agents=agents, compact=replace_with_summary(summarise, keep_turns=0), compact_above=1
-    )
-    with pytest.raises(RunFailedError, match="no summary today"):
-        await engine.run("one", session="s")
-    assert texts(session_history(await log.records("s"))) == ["one"]
-    assert model.requests == []
-    works = True
-    assert (await engine.resume("s")).final_output == "first"
-    assert texts(model.requests[0].input) == ["what was said"]
-
-
-async def test_what_a_summary_cost_is_recorded_and_counts() -> None:
-    log = MemoryLog()
-    cost = Usage(requests=1, input_tokens=7, output_tokens=2, total_tokens=9)
-
-    async def summarise(history: History) -> str:
-        return Summary("what was said", model="small", usage=cost)
-
-    model = ScriptedModel("first")
-    agents = [Agent("a", model=model)]
-    engine = Engine(
-        log, agents=agents, compact=replace_with_summary(summarise, keep_turns=0), compact_above=1
-    )
-    result = await engine.run("one", session="s")
-    records = await log.records("s")
-    assert rewrites(records)[0].rewrite.spent == (("small", cost),)
-    assert usage(records)["a", "small"] == cost
-    assert result.usage == cost + Usage(requests=1)
-
-
-class Overflowing(ScriptedModel):
-    """A model that takes so many items and no more."""
-
-    most = 2
-
-    async def respond(self, request: ModelRequest, /) -> AsyncIterator[Delta | ModelResponse]:
-        if len(request.input) > self.most:
-            raise TooLongError("This model's maximum context length is 2 items")
-        async for piece in super().respond(request):
-            yield piece
-
-
-async def overflowed(**options: Any) -> tuple[EventLog, Overflowing, Engine]:
-    log, model = MemoryLog(), Overflowing("first", "second")
-    engine = Engine(log, agents=[Agent("a", model=model)], **options)
-    await engine.run("one", session="s")
-    return log, model, engine
-
-
-async def test_a_view_that_the_provider_refuses_for_its_length_is_compacted_once_and_sent_again() -> None:
-    log, model, engine = await overflowed(compact=keep_last(1))
-    result = await engine.run("two", session="s")
-    records = await log.records("s")
-    assert result.final_output == "second"
-    assert texts(model.requests[-1].input) == ["two"]
-    (failed,) = [record.event for record in records if isinstance(record.event, ModelFailed)]
-    assert (failed.kind, failed.retried) == ("overflow", True)
-    assert [event.cause for event in rewrites(records)] == ["compaction"]
-
-
-async def test_a_view_that_is_refused_again_fails_the_run() -> None:
-    log, _, engine = await overflowed(
-        compact=lambda history: [*history[1:], {"role": "user", "content": "!"}]
-    )
-    with pytest.raises(RunFailedError, match="maximum context length"):
-        await engine.run("two", session="s")
-    assert len(rewrites(await log.records("s"))) == 1
-
-
-async def test_a_view_that_gets_no_shorter_fails_the_run_and_says_so() -> None:
-    _, _, engine = await overflowed(compact=lambda history: history)
-    with pytest.raises(RunFailedError, match="too long for scripted, and <lambda> makes it no shorter"):
-        await engine.run("two", session="s")
-
-
-async def test_without_a_compaction_an_overflow_fails_the_run_and_one_given_later_mends_it() -> None:
-    log, model, engine = await overflowed()
-    with pytest.raises(RunFailedError, match="maximum context length"):
-        await engine.run("two", session="s")
-    better = Engine(log, agents=[Agent("a", model=model)], compact=keep_last(2))
-    assert (await better.resume("s")).final_output == "second"
-
-
-class RefusedError(Exception):
-    status_code, code = 400, "context_length_exceeded"
-
-
-FAILED: dict[str, JSON] = {
-    "response": {
-        "status": "failed",
-        "error": {"code": "context_length_exceeded", "message": "Your input exceeds the context window."},
-    }
-}
-
-
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("refusal", [RefusedError("too long"), FAILED], ids=["refused", "failed"])
-async def test_an_overflow_is_told_by_the_provider(stream: bool, refusal: Step) -> None:
-    async with FakeResponsesServer("first", refusal, "second") as server:
-        model = OpenAIResponsesModel("m", client=server.client, stream=stream)
-        log = MemoryLog()
-        engine = Engine(log, agents=[Agent("a", model=model)], compact=keep_last(1))
-        await engine.run("one", session="s")
-        assert (await engine.run("two", session="s")).final_output == "second"
-        assert [event.cause for event in rewrites(await log.records("s"))] == ["compaction"]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [({"compact_above": 10}, "needs a filter"), ({"compact": keep_last(1), "compact_above": 0}, "tokens")],
-)
-def test_a_budget_without_a_filter_or_of_nothing_is_refused(options: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        Engine(MemoryLog(), **options)

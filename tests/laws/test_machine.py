@@ -1,0 +1,266 @@
+"""All at once: runs, handoffs, rewrites, compactions, restarts, crashes and forks over one file.
+
+Whatever has happened, after each step every session of the file is read anew and held against
+all laws (witness.py).
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.laws.conversations import inputs as odd_inputs
+from tests.laws.depth import machine
+from tests.laws.process import PAIRS, Answer, Cast, Edge, Ids, Process, quietly
+from tests.laws.sayings import hosted, outputs_of, texts, thoughts, transfers, unheard
+from tests.laws.scripts import JSON
+from tests.laws.shipped import Composed, built, compositions
+from tests.laws.witness import Witness, versions
+
+from batonlog.engine import RunFailedError, SessionBusyError
+from batonlog.events import Limits, SQLiteLog, UsageError
+from batonlog.projections.testing import sayings
+
+# -- what is drawn
+
+edges = st.builds(
+    Edge,
+    filters=st.one_of(compositions(), compositions(), compositions(), st.sampled_from(["default", None])),
+    keep_untaken=st.booleans(),
+    callback=st.sampled_from([False, False, False, True]),
+    gate=st.sampled_from([False] * 5 + [True]),
+)
+casts = st.builds(
+    Cast,
+    edges=st.tuples(*[edges for _ in PAIRS]),
+    default=st.one_of(st.none(), compositions(most=2)),
+    compact=st.one_of(st.none(), compositions(most=2), compositions(most=2)),
+    compact_above=st.sampled_from([None, 40, 100, 250]),
+    next_agent=st.sampled_from(["active", "active", "entry", "source"]),
+    chain=st.sampled_from([None, "previous_response_id", "conversation"]),
+    second_model=st.sampled_from([(), (), (1,), (0, 2)]),
+    ping_pong=st.sampled_from([None, 0, 2, 4]),
+)
+
+
+def _numbered(group: list[tuple[dict[str, JSON], ...]], n: int) -> list[dict[str, JSON]]:
+    return sayings.numbered([item for items in group for item in items], n)
+
+
+said = st.one_of(
+    outputs_of(hosted, unheard),
+    st.tuples(thoughts, transfers).map(list),
+    st.lists(transfers, min_size=1, max_size=3),
+    st.builds(_numbered, st.lists(sayings.groups, min_size=1, max_size=2), st.integers(0, 999)),
+)
+answers = st.lists(
+    st.builds(
+        Answer,
+        output=said,
+        incomplete=st.sampled_from([False] * 15 + [True]),
+        error=st.sampled_from([""] * 12 + ["long", "lost", "broken"]),
+        counted=st.booleans(),
+    ),
+    max_size=7,
+)
+inputs: st.SearchStrategy[Any] = st.one_of(texts, sayings.inputs.map(list), odd_inputs)
+fuses = st.one_of(st.none(), st.none(), st.integers(0, 40))
+"""How many appends, model calls and effects a process lives to see."""
+
+which = st.integers(0, 7)
+
+
+class Everything(RuleBasedStateMachine):
+    """Sessions of one file, and whoever works on them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runner = asyncio.Runner()
+        self._folder = tempfile.TemporaryDirectory()
+        self._path = Path(self._folder.name) / "log.db"
+        self._eyes = SQLiteLog(self._path)
+        self._witness = Witness()
+        self._sessions: list[str] = []
+        self._ids = Ids()
+        self._process: Process
+
+    @initialize(cast=casts)
+    def begin(self, cast: Cast) -> None:
+        self._start(cast)
+
+    def _start(self, cast: Cast) -> None:
+        async def start() -> Process:
+            return Process(self._path, cast, self._ids)
+
+        self._process = self._runner.run(start())
+
+    def _session(self, n: int) -> str:
+        return self._sessions[n % len(self._sessions)]
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._runner.run(self._process.do(quietly(work, RunFailedError, SessionBusyError, UsageError)))
+
+    # -- what happens
+
+    @rule(n=which, says=inputs, answers=answers, fuse=fuses, limit=st.sampled_from([None, None, 1, 3]))
+    def run(self, n: int, says: Any, answers: list[Answer], fuse: int | None, limit: int | None) -> None:
+        """Somebody says something."""
+        if not self._sessions or (n == 0 and len(self._sessions) < 4):
+            self._sessions.append(f"s{len(self._sessions)}")
+        session = self._session(n)
+        self._process.answers[session] = answers
+        self._process.fuse = fuse
+        limits = Limits(turns=limit, ping_pong=self._process.cast.ping_pong) if limit is not None else None
+        self._do(self._process.engine.run(says, session=session, limits=limits))
+
+    @precondition(lambda self: self._sessions)
+    @rule(n=which, answers=answers, fuse=fuses)
+    def resume(self, n: int, answers: list[Answer], fuse: int | None) -> None:
+        """Somebody takes up what rests."""
+        session = self._session(n)
+        self._process.answers.setdefault(session, []).extend(answers)
+        self._process.fuse = fuse
+        self._do(self._resumed(session))
+
+    async def _resumed(self, session: str) -> None:
+        engine = self._process.engine
+        state = await engine.status(session)
+        turns = len([one async for one in self._process.store.read(session) if one.type == "model.requested"])
+        limits = Limits(turns=turns + 8, handoffs=200) if state.reason.startswith(("turns", "hand")) else None
+        await engine.resume(session, limits=limits)
+
+    @precondition(lambda self: self._sessions)
+    @rule(
+        n=which,
+        verdicts=st.lists(st.sampled_from(["run", "refuse", "answer"]), min_size=1, max_size=3),
+        answers=answers,
+    )
+    def decide(self, n: int, verdicts: list[str], answers: list[Answer]) -> None:
+        """A person answers whatever waits, and the run goes on."""
+        session = self._session(n)
+        self._process.answers.setdefault(session, []).extend(answers)
+        self._process.fuse = None
+        self._do(self._decided(session, verdicts))
+
+    async def _decided(self, session: str, verdicts: list[str]) -> None:
+        engine = self._process.engine
+        for k, call in enumerate((await engine.status(session)).open_calls):
+            match verdicts[k % len(verdicts)]:
+                case "run" if call.why != "external":
+                    await quietly(engine.approve(session, call.call, by="p"), UsageError)
+                case "refuse":
+                    await quietly(engine.reject(session, call.call, by="p", reason="no"), UsageError)
+                case _:
+                    await quietly(engine.settle(session, call.call, {"done": True}, by="p"), UsageError)
+        await engine.resume(session)
+
+    @precondition(lambda self: self._sessions)
+    @rule(n=which, text=texts)
+    def send(self, n: int, text: str) -> None:
+        self._process.fuse = None
+        self._do(self._process.engine.send(text, session=self._session(n)))
+
+    @precondition(lambda self: self._sessions)
+    @rule(n=which)
+    def note(self, n: int) -> None:
+        self._process.fuse = None
+        self._do(self._process.engine.note(self._session(n), "seen", n))
+
+    @precondition(lambda self: self._sessions)
+    @rule(n=which, after_turn=st.booleans())
+    def cancel(self, n: int, after_turn: bool) -> None:
+        self._process.fuse = None
+        self._do(self._process.engine.cancel(self._session(n), after_turn=after_turn))
+
+    @precondition(lambda self: self._sessions)
+    @rule(n=which, composed=compositions(), fuse=fuses)
+    def rewrite(self, n: int, composed: Composed, fuse: int | None) -> None:
+        """Somebody edits what the model sees."""
+        self._process.fuse = fuse
+        self._do(self._process.engine.rewrite(self._session(n), built(composed)))
+
+    @precondition(lambda self: self._sessions)
+    @rule(n=which, part=st.integers(0, 100), drop=st.sampled_from(["all", "user", "first"]))
+    def cut(self, n: int, part: int, drop: str) -> None:
+        """Somebody takes one item out, or all that stand before or behind it."""
+
+        def left(history: Any) -> Any:
+            place = len(history) * part // 101
+            kept = [item for k, item in enumerate(history) if k != place]
+            return {"all": kept, "user": history[:place] or history, "first": history[place:]}[drop]
+
+        self._process.fuse = None
+        self._do(self._process.engine.rewrite(self._session(n), left))
+
+    @precondition(lambda self: self._sessions and len(self._sessions) < 6)
+    @rule(n=which, part=st.integers(0, 100))
+    def fork(self, n: int, part: int) -> None:
+        """Somebody goes on from an earlier version."""
+        self._process.fuse = None
+        name = f"f{len(self._sessions)}"
+
+        async def fork() -> None:
+            session = self._session(n)
+            head = await self._process.store.head(session)
+            assert head is not None
+            at = max(1, head.version - head.version * part // 100)
+            await self._process.engine.fork(session, at=at, into=name)
+
+        if self._session(n) in self._witness.sessions:
+            self._do(fork())
+            self._sessions.append(name)
+
+    @rule(cast=casts)
+    def restart(self, cast: Cast) -> None:
+        """Another process, with other code, opens the file."""
+        self._runner.run(self._process.end())
+        self._start(cast)
+
+    @precondition(lambda self: self._sessions)
+    @rule()
+    def recover(self) -> None:
+        """Whatever is left of the dead is taken up."""
+        self._process.fuse = None
+
+        async def recover() -> None:
+            engine = self._process.engine
+            await engine.recover()
+            await asyncio.gather(*engine._tasks, return_exceptions=True)
+
+        self._do(recover())
+
+    # -- what holds
+
+    @invariant()
+    def laws(self) -> None:
+        """Hold every session against all laws; if the process has died, start another first."""
+        if not hasattr(self, "_process"):
+            return
+        heard, self._process.heard = self._process.heard, []
+        if not self._process.alive:
+            self._runner.run(self._process.end())
+            self._start(self._process.cast)
+        try:
+            self._runner.run(self._witness.look(self._eyes, self._process.cast.expect, heard))
+        except BaseException:
+            for name, seen in self._witness.sessions.items():
+                note("\n".join([name, *versions(seen)]))
+            raise
+
+    def teardown(self) -> None:
+        async def end() -> None:
+            if hasattr(self, "_process"):
+                await self._process.end()
+            await self._eyes.close()
+
+        self._runner.run(end())
+        self._runner.close()
+        self._folder.cleanup()
+
+
+TestEverything = Everything.TestCase
+TestEverything.settings = machine(20, many=400, steps=15)
