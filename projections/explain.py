@@ -310,21 +310,21 @@ class _Comparison:
             return told
         if self._told.cause == "repair":
             return _FOLLOWING.get(item.type, "what it belonged to was left out")
+        by = self._steps.get(item.ref, self._by)
         covers = item.covers
         if inside := [self._in[ref] for ref in (item.ref, *covers) if ref in self._in]:
             whole = item.ref in self._in or all(ref in self._in for ref in covers)
             refs = refs_in_words(put.ref for put in inside if put.ref is not None)
-            by = self._steps.get(inside[0].ref, self._by)
-            return f"{by}: {'it' if whole else 'part of it'} is in {refs}"
+            made = self._steps.get(inside[0].ref, self._by)
+            return f"{made}: {'it' if whole else 'part of it'} is in {refs}"
         if back := [ref for ref in covers if ref in self._origins and ref in self._left]:
             stands = "stands" if len(back) == 1 else "stand"
             return f"{self._by}: {refs_in_words(back)} {stands} there again"
         if not self._told.untaken.isdisjoint((item.ref, *item.replaces)):
-            return f"{self._by}: a transfer that was not taken"
+            return f"{by}: a transfer that was not taken"
         if item.answers in self._told.untaken:
-            return f"{self._by}: the answer to a transfer that was not taken"
+            return f"{by}: the answer to a transfer that was not taken"
         tripped = self._told.tripped
-        by = self._steps.get(item.ref, self._by)
         return f"{by}: {tripped.reason}" if tripped is not None and tripped.reason else by
 
     def _repair_of(self, item: Item) -> str | None:

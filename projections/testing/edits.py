@@ -5,7 +5,8 @@ as sensible filters do: who shows nothing but tool items to a model gets no sens
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -23,7 +24,8 @@ from batonlog.projections.testing.sayings import texts
 View: TypeAlias = Sequence[Item]
 
 
-class Keep(NamedTuple):
+@dataclass(frozen=True)
+class Keep:
     """Keep the items whose bits are set."""
 
     bits: int
@@ -33,7 +35,8 @@ class Keep(NamedTuple):
         return [item for n, item in enumerate(given) if self.bits >> n % 16 & 1]
 
 
-class Put(NamedTuple):
+@dataclass(frozen=True)
+class Put:
     """Put in a new message."""
 
     place: int
@@ -49,7 +52,8 @@ class Put(NamedTuple):
         return [*given[:place], Item(None, Raw(dump(data))), *given[place:]]
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True)
+class Change:
     """Change the text of a message, or the output of a call."""
 
     place: int
@@ -69,7 +73,8 @@ class Change(NamedTuple):
         return [*given[:place], edited, *given[place + 1 :]]
 
 
-class Summarise(NamedTuple):
+@dataclass(frozen=True)
+class Summarise:
     """Put one opaque message in the place of everything before the last message of the user."""
 
     text: str
@@ -82,7 +87,8 @@ class Summarise(NamedTuple):
         return [Item(None, Raw(dump(data)), replaces=covers), *given[last:]] if covers else given
 
 
-class Shipped(NamedTuple):
+@dataclass(frozen=True)
+class Shipped:
     """One of the filters that come with the package."""
 
     name: str

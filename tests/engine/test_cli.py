@@ -11,13 +11,13 @@ from typing import Any, get_args
 
 import pytest
 from rich.cells import cell_len
+from tests.engine.cli_logs import NASTY, Batonlog, add, documents, records_of
 
 from batonlog.engine import Agent, Engine, ToolContext, handoff, tool
 from batonlog.engine.cli.as_json import event_json
 from batonlog.engine.cli.wording import say_event
 from batonlog.engine.testing import ScriptedModel, assistant_message, function_call
 from batonlog.events import (
-    JSON,
     AgentResolved,
     ApprovalDecided,
     ApprovalRequested,
@@ -35,7 +35,6 @@ from batonlog.events import (
     ModelRequested,
     ModelResponded,
     NoteAdded,
-    Record,
     Ref,
     Rewrite,
     RunCancelled,
@@ -55,10 +54,6 @@ from batonlog.events import (
 from batonlog.events.facts import AnyEvent
 from batonlog.events.values import dump, load
 from batonlog.projections import FilterInput, FilterOutput, model_history, session_history
-
-Batonlog = Callable[..., Any]
-
-NASTY = "\x1b[31mred\x1b[0m [bold]loud[/bold] :smile: \ud800 \u202e\nsecond line\ttab"
 
 
 @tool
@@ -97,39 +92,11 @@ async def fill(path: Path) -> None:
         await engine.fork("cust-7", into="cust-7-b")
 
 
-async def add(path: Path, session: str, *events: Event, expected: int = 0) -> None:
-    async with SQLiteLog(path) as log:
-        await log.append(session, events, expected=expected)
-
-
-async def records_of(path: Path, session: str) -> tuple[Record, ...]:
-    async with SQLiteLog(path, read_only=True) as log:
-        return await log.records(session)
-
-
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cli") / "support.db"
     asyncio.run(fill(path))
     return path
-
-
-@pytest.fixture
-def path(shared: Path, batonlog: Batonlog, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The log that BATONLOG_LOG names. Only read."""
-    monkeypatch.setenv("BATONLOG_LOG", str(shared))
-    return shared
-
-
-@pytest.fixture
-def own(tmp_path: Path, batonlog: Batonlog, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a test makes a log of its own, which BATONLOG_LOG names."""
-    monkeypatch.setenv("BATONLOG_LOG", str(tmp_path / "own.db"))
-    return tmp_path / "own.db"
-
-
-def documents(text: str) -> list[dict[str, JSON]]:
-    return [load(line.encode()) for line in text.splitlines()]
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -661,7 +628,9 @@ def test_a_file_that_is_no_log_is_refused_and_left_alone(
 
 
 @pytest.mark.parametrize(
-    "command", [["demo"], ["history"], ["request"], ["diagram"], ["log", "list"], ["log", "show"]], ids=" ".join
+    "command",
+    [["demo"], ["history"], ["request"], ["diagram"], ["log", "list"], ["log", "show"]],
+    ids=" ".join,
 )
 def test_every_command_has_a_help_with_an_example(batonlog: Batonlog, command: list[str]) -> None:
     done = batonlog(*command, "--help")

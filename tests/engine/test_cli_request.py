@@ -4,33 +4,27 @@ import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from rich.cells import cell_len
+from tests.engine.cli_logs import NASTY, Batonlog, add, documents
 
 from batonlog.engine import Agent, Engine, ModelSettings, OpenAIResponsesModel, tool
 from batonlog.engine.testing import FakeResponsesServer, ScriptedModel, assistant_message, function_call
 from batonlog.events import (
-    JSON,
     AgentResolved,
     Event,
     Limits,
     ModelRequested,
     NoteAdded,
     RunStarted,
-    SQLiteLog,
     UnknownEvent,
 )
-from batonlog.events.values import load
 from batonlog.projections import messages_only
-
-Batonlog = Callable[..., Any]
-
-NASTY = "\x1b[31mred\x1b[0m [bold]loud[/bold] :smile: \ud800 \u202e\u2028\nsecond line\ttab 退款专家"
 
 
 @tool
@@ -76,34 +70,11 @@ async def over_http(path: Path, chain: Any) -> Sequence[bytes]:
     return bodies
 
 
-async def add(path: Path, session: str, *events: Event) -> None:
-    async with SQLiteLog(path) as log:
-        await log.append(session, events, expected=0)
-
-
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cli") / "support.db"
     asyncio.run(fill(path))
     return path
-
-
-@pytest.fixture
-def path(shared: Path, batonlog: Batonlog, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The log that BATONLOG_LOG names. Only read."""
-    monkeypatch.setenv("BATONLOG_LOG", str(shared))
-    return shared
-
-
-@pytest.fixture
-def own(tmp_path: Path, batonlog: Batonlog, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a test makes a log of its own, which BATONLOG_LOG names."""
-    monkeypatch.setenv("BATONLOG_LOG", str(tmp_path / "own.db"))
-    return tmp_path / "own.db"
-
-
-def documents(text: str) -> list[dict[str, JSON]]:
-    return [load(line.encode()) for line in text.split("\n") if line]
 
 
 # -- all requests

@@ -3,28 +3,25 @@
 import asyncio
 import re
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from tests.engine.cli_logs import NASTY, Batonlog, add, records_of
 
 from batonlog.engine import Agent, Engine, handoff, tool
 from batonlog.engine.testing import ScriptedModel, assistant_message, function_call
 from batonlog.events import (
     JSON,
-    Event,
     GuardrailTripped,
     HandoffFiltered,
     HistoryRewritten,
     Limits,
     NoteAdded,
-    Record,
     Ref,
     Rewrite,
     RunStarted,
-    SQLiteLog,
     Usage,
 )
 from batonlog.events.values import load
@@ -37,10 +34,6 @@ from batonlog.projections import (
     messages_only,
     model_history,
 )
-
-Batonlog = Callable[..., Any]
-
-NASTY = "\x1b[31mred\x1b[0m [bold]loud[/bold] :smile: \ud800 \u202e\u2028\nsecond line\ttab 退款专家"
 
 
 @tool
@@ -89,35 +82,11 @@ async def fill(path: Path) -> None:
         await engine.run("Hi!", session="cust-7")
 
 
-async def add(path: Path, session: str, *events: Event) -> None:
-    async with SQLiteLog(path) as log:
-        await log.append(session, events, expected=0)
-
-
-async def records_of(path: Path, session: str) -> tuple[Record, ...]:
-    async with SQLiteLog(path, read_only=True) as log:
-        return await log.records(session)
-
-
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cli") / "support.db"
     asyncio.run(fill(path))
     return path
-
-
-@pytest.fixture
-def path(shared: Path, batonlog: Batonlog, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The log that BATONLOG_LOG names. Only read."""
-    monkeypatch.setenv("BATONLOG_LOG", str(shared))
-    return shared
-
-
-@pytest.fixture
-def own(tmp_path: Path, batonlog: Batonlog, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a test makes a log of its own, which BATONLOG_LOG names."""
-    monkeypatch.setenv("BATONLOG_LOG", str(tmp_path / "own.db"))
-    return tmp_path / "own.db"
 
 
 def lines(out: str) -> list[str]:
@@ -261,10 +230,9 @@ def test_all_rewrites_are_listed_with_what_changed_and_why(batonlog: Batonlog, p
     assert lines(batonlog("history", "cust-42", "--explain").out) == [
         "  12  handoff from triage to refund, made at 13  messages_only + keep_last(n=4)",
         "      10 items before, 2 after: 2 kept, 8 dropped",
-        "       - 4.0–4.1, 7.0, 8.0, 10.1, 13.0 messages_only + keep_last",
-        "       - 10.2                          messages_only + keep_last: a transfer that was not taken",
-        "       - 11.0                          "
-        "messages_only + keep_last: the answer to a transfer that was not taken",
+        "       - 4.0–4.1, 7.0, 8.0, 10.1, 13.0 messages_only",
+        "       - 10.2                          messages_only: a transfer that was not taken",
+        "       - 11.0                          messages_only: the answer to a transfer that was not taken",
         "",
         "  21  handoff from refund to triage, made at 22  reworded",
         "      7 items before, 6 after: 4 kept, 2 dropped, 1 inserted, 1 edited",

@@ -1,12 +1,13 @@
 """Compaction: a view that grows too long is rewritten before it is sent, once and for good."""
 
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.engine.two_messages import look, played, rewrites, texts
 
 from batonlog.engine import (
     Agent,
@@ -17,17 +18,14 @@ from batonlog.engine import (
     OpenAIResponsesModel,
     RunFailedError,
     handoff,
-    tool,
 )
 from batonlog.engine.models import TooLongError
 from batonlog.engine.testing import FakeResponsesServer, ScriptedModel, Step, assistant_message, function_call
 from batonlog.events import (
     JSON,
     EventLog,
-    HistoryRewritten,
     MemoryLog,
     ModelFailed,
-    Record,
     Ref,
     Usage,
     UsageError,
@@ -50,33 +48,6 @@ from batonlog.projections.items import as_item
 from batonlog.projections.offers import Parts
 from batonlog.projections.request import request_of
 from batonlog.projections.view import View
-
-
-@tool(idempotent=True)
-def look() -> str:
-    return "seen"
-
-
-@tool(needs_approval=True)
-def pay() -> str:
-    return "paid"
-
-
-def texts(items: Iterable[Any]) -> list[str]:
-    return [item.text for item in items]
-
-
-def rewrites(records: Iterable[Record]) -> list[HistoryRewritten]:
-    return [record.event for record in records if isinstance(record.event, HistoryRewritten)]
-
-
-async def played(log: EventLog, *script: Step, **options: Any) -> tuple[Engine, ScriptedModel]:
-    """Say "one" and "two" in session s, and return the engine."""
-    model = ScriptedModel(*script)
-    engine = Engine(log, agents=[Agent("a", tools=[look, pay], model=model)], **options)
-    await engine.run("one", session="s")
-    await engine.run("two", session="s")
-    return engine, model
 
 
 class Counting:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from tests.engine.two_messages import look, pay, played, rewrites, texts
 
 from batonlog.engine import (
     Agent,
@@ -13,13 +14,10 @@ from batonlog.engine import (
     handoff,
     tool,
 )
-from batonlog.engine.testing import ScriptedModel, Step, assistant_message, function_call
+from batonlog.engine.testing import ScriptedModel, assistant_message, function_call
 from batonlog.events import (
-    EventLog,
-    HistoryRewritten,
     Limits,
     MemoryLog,
-    Record,
     SQLiteLog,
     UnknownSessionError,
     UsageError,
@@ -36,33 +34,6 @@ from batonlog.projections import (
     redact,
     session_history,
 )
-
-
-@tool(idempotent=True)
-def look() -> str:
-    return "seen"
-
-
-@tool(needs_approval=True)
-def pay() -> str:
-    return "paid"
-
-
-def texts(items: Iterable[Any]) -> list[str]:
-    return [item.text for item in items]
-
-
-def rewrites(records: Iterable[Record]) -> list[HistoryRewritten]:
-    return [record.event for record in records if isinstance(record.event, HistoryRewritten)]
-
-
-async def played(log: EventLog, *script: Step, **options: Any) -> tuple[Engine, ScriptedModel]:
-    """Say "one" and "two" in session s, and return the engine."""
-    model = ScriptedModel(*script)
-    engine = Engine(log, agents=[Agent("a", tools=[look, pay], model=model)], **options)
-    await engine.run("one", session="s")
-    await engine.run("two", session="s")
-    return engine, model
 
 
 async def test_an_edit_holds_from_then_on_and_leaves_the_session_alone() -> None:

@@ -34,7 +34,6 @@ LATER_PARAMETERS = {
     "Engine": {"compact", "compact_above", "busy", "next_agent", "observers"},
     "Agent": {"tool_use_behavior", "input_guardrails", "output_guardrails"},
     "Tool": {"input_guardrails", "output_guardrails"},
-    # 3: chain="conversation" is a value of a parameter that is there
 }
 
 LATER_METHODS = {

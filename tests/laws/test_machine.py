@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.laws.conversations import inputs as odd_inputs
 from tests.laws.depth import machine
 from tests.laws.process import PAIRS, Answer, Cast, Edge, Ids, Process, quietly
-from tests.laws.sayings import hosted, outputs_of, texts, thoughts, transfers, unheard
+from tests.laws.sayings import called, hosted, outputs_of, texts, thoughts, transfers, unheard
+from tests.laws.sayings import said as spoken
 from tests.laws.scripts import JSON
 from tests.laws.shipped import Composed, built, compositions
 from tests.laws.witness import Witness, versions
@@ -51,23 +52,57 @@ def _numbered(group: list[tuple[dict[str, JSON], ...]], n: int) -> list[dict[str
     return sayings.numbered([item for items in group for item in items], n)
 
 
-said = st.one_of(
-    outputs_of(hosted, unheard),
+_calls = st.builds(
+    called,
+    st.sampled_from(["c1", "c1", "c2", "c3"]),
+    st.sampled_from(["look", "look", "look", "steer", "note", "lost", "pay", "stop"]),
+    st.sampled_from(['{"n": 1}', '{"n": 2}', '{"n": 3}', '{"n": 4}']),
+)
+_moves = st.one_of(
+    transfers.map(lambda one: [one]),
     st.tuples(thoughts, transfers).map(list),
-    st.lists(transfers, min_size=1, max_size=3),
+    st.tuples(_calls, transfers).map(list),
+    st.lists(transfers, min_size=2, max_size=3),
+    st.tuples(spoken(texts), transfers, _calls).map(list),
+)
+_work = st.one_of(
+    st.lists(_calls, min_size=1, max_size=3),
+    st.tuples(thoughts, _calls, _calls).map(list),
+    st.tuples(spoken(texts), _calls).map(list),
+    st.tuples(hosted, _calls).map(list),
+)
+_said = st.one_of(
+    _moves,
+    _moves,
+    _moves,
+    _work,
+    _work,
+    outputs_of(hosted, unheard),
     st.builds(_numbered, st.lists(sayings.groups, min_size=1, max_size=2), st.integers(0, 999)),
 )
-answers = st.lists(
-    st.builds(
-        Answer,
-        output=said,
-        incomplete=st.sampled_from([False] * 15 + [True]),
-        error=st.sampled_from([""] * 12 + ["long", "lost", "broken"]),
-        counted=st.booleans(),
-    ),
-    max_size=7,
+_answer = st.builds(
+    Answer,
+    output=_said,
+    incomplete=st.sampled_from([False] * 15 + [True]),
+    error=st.sampled_from([""] * 12 + ["long", "lost", "broken"]),
+    counted=st.booleans(),
 )
-inputs: st.SearchStrategy[Any] = st.one_of(texts, sayings.inputs.map(list), odd_inputs)
+_inputs: st.SearchStrategy[Any] = st.one_of(texts, sayings.inputs.map(list), odd_inputs)
+
+
+@st.composite
+def answered(draw: st.DrawFn) -> list[Answer]:
+    """What models say next. (A strategy with a short name: Hypothesis prints those of rules.)"""
+    return [draw(_answer) for _ in range(draw(st.integers(0, 7)))]
+
+
+@st.composite
+def given_in(draw: st.DrawFn) -> Any:
+    """What somebody says."""
+    return draw(_inputs)
+
+
+answers, inputs = answered(), given_in()
 fuses = st.one_of(st.none(), st.none(), st.integers(0, 40))
 """How many appends, model calls and effects a process lives to see."""
 
@@ -109,7 +144,7 @@ class Everything(RuleBasedStateMachine):
     @rule(n=which, says=inputs, answers=answers, fuse=fuses, limit=st.sampled_from([None, None, 1, 3]))
     def run(self, n: int, says: Any, answers: list[Answer], fuse: int | None, limit: int | None) -> None:
         """Somebody says something."""
-        if not self._sessions or (n == 0 and len(self._sessions) < 4):
+        if not self._sessions or (n == 7 and len(self._sessions) < 3):
             self._sessions.append(f"s{len(self._sessions)}")
         session = self._session(n)
         self._process.answers[session] = answers

@@ -73,7 +73,7 @@ def said(item: JSON) -> JSON:
     """An item without what differs between the ways to send it: ids, tails of call ids, what was mended."""
     bare = {key: value for key, value in normal(item).items() if key not in ("id", "status")}
     if "call_id" in bare:
-        bare["call_id"] = bare["call_id"].split("~")[0]
+        bare["call_id"] = bare["call_id"].split("~")[0][:50]  # a tail takes the place of an end
     if "name" in bare:
         bare["name"] = re.sub("[^a-zA-Z0-9_-]", "_", bare["name"])[:64]
     if bare["type"] == "function_call" and not is_object(bare["arguments"]):
