@@ -105,6 +105,8 @@ class Item(Struct, frozen=True, gc=False, eq=False):
     sources: "tuple[Item | None, ...]" = ()
     """Of a fold: the item whose line each part is; None for what is no item's line."""
     _head: Head | None = None
+    _odd: bool = False
+    """Edited, and no item by our rules before that: so it came from a provider, or a log."""
 
     @property
     def head(self) -> Head:
@@ -160,6 +162,7 @@ class Item(Struct, frozen=True, gc=False, eq=False):
             issuer=self.issuer if is_known_to_maker(self, head_of(held)) else None,
             replaces=self.covers,
             thought=self.thought,
+            _odd=same and (self._odd or _wrong(before) is not None),
             **(_folded(self, data) if self.folds else {}),
         )
 
@@ -285,8 +288,8 @@ _PARTS: Mapping[str, frozenset[str]] = {
 def as_item(value: Item | Mapping[str, JSON]) -> Item:
     """Return a new item, or the given one. Raises UsageError for what no provider would take."""
     if isinstance(value, Item):
-        # What is recorded stands; what a filter edited must still be an item.
-        edited = value.ref is None and (value.type in _KNOWN or not value.replaces)
+        # What is recorded stands; what a filter edited must still be an item, if it was one.
+        edited = value.ref is None and not value._odd and (value.type in _KNOWN or not value.replaces)
         if edited and (wrong := _wrong(value.data)) is not None:
             raise UsageError(f"no item: {wrong}")
         return value

@@ -1,7 +1,10 @@
 """`own_view`: an agent that control comes back to remembers what it saw itself."""
 
+from collections.abc import Sequence
+
 from batonlog.events import Ref
 from batonlog.projections.filters import FilterInput
+from batonlog.projections.folds import Part, fold_of, parts_of
 from batonlog.projections.history import History
 from batonlog.projections.items import Item
 
@@ -13,18 +16,30 @@ def own_view(history: FilterInput[object], /) -> History:
     guardrail or somebody's edit took out is out of every older view too. To an agent that never
     handed off, the view is shown as it is.
 
-    Nothing is told twice: what was folded together with later items is told by the fold alone.
+    Nothing is told twice: of a nest only the lines stay that tell what was said since, and what a
+    summary tells together with later items is told by the summary alone.
     """
     own = history.own
     if own is None:
         return history[:]
-    since = [item for item in history if _is_since(item, own.version)]
+    found = (_since(item, own.version) for item in history)
+    since = [item for item in found if item is not None]
     told = {ref for item in since for ref in (*item.replaces, item.ref)}
     before = [item for item in own if item.ref not in told and told.isdisjoint(item.replaces)]
     return History([*before, *since], history.version)
 
 
-def _is_since(item: Item, version: int) -> bool:
-    """Whether an item tells anything that was said after that version."""
-    covers = item.covers or (Ref(version + 1, 0),)  # a filter's own word, made just now
+def _since(item: Item, version: int) -> Item | None:
+    """An item, or the lines of a fold, that tell anything which was said after that version."""
+    if not item.folds:
+        return item if not item.covers or _is_later(item.covers, version) else None
+    heading, *parts = parts_of(item)
+    left = [part for part in parts if not part.covers or _is_later(part.covers, version)]
+    silent = tuple(ref for ref in heading.covers if ref.version > version)
+    if len(left) == len(parts) and silent == heading.covers:
+        return item
+    return fold_of([Part(heading.text, silent), *left]) if left else None
+
+
+def _is_later(covers: Sequence[Ref], version: int) -> bool:
     return any(ref.version > version for ref in covers)

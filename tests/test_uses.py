@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import TypeAlias
@@ -46,7 +45,6 @@ REFUND: list[Step] = [
 """What a model answers to use_01, which others import and thereby run."""
 
 WAITING: Mapping[str, Callable[[], bool]] = {
-    "use_04_filter.py": lambda: find_spec("batonlog.projections.testing") is not None,
     "use_05_sse.py": lambda: "busy" in signature(Engine).parameters,
     "use_09_readmodel.py": lambda: hasattr(projections, "ReadModel"),
     "use_10_as_tool.py": lambda: hasattr(Agent, "as_tool"),
@@ -59,6 +57,7 @@ RUN = {
     "01_refund",
     "02_dynamic",
     "03_prefetch",
+    "04_filter",
     "06_approval",
     "07_recover",
     "08_fork",
@@ -153,6 +152,12 @@ def test_what_a_callback_fetches_reaches_the_target(
         "role": "developer",
         "content": "Orders: o-1 of user of cust-42",
     }
+
+
+def test_filters_of_ones_own_are_proven(tmp_path: Path) -> None:
+    options = ("-q", "-p", "no:cacheprovider")
+    printed = run("-m", "pytest", *options, str(USES / "use_04_filter.py"), cwd=tmp_path)
+    assert "3 passed" in printed
 
 
 def test_a_large_refund_waits_and_is_approved_from_another_process(serve: Serve, tmp_path: Path) -> None:

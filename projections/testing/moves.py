@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from batonlog.events import JSON
 from batonlog.projections.testing.edits import Edit, Shipped, edits
 from batonlog.projections.testing.sayings import (
+    ASKS,
     PLAIN,
     TRANSFERRING,
     Group,
@@ -179,6 +180,7 @@ PLAIN_MOVES: tuple[Move, ...] = (
     Said((user_message("hello"),)),
     *(Turn((group,)) for group in PLAIN),
     *(Turn((), handing=handing) for handing in PLAIN_HANDINGS),
+    *(Turn(((ask,),)) for ask in ASKS),
 )
 moves: st.SearchStrategy[Move] = mostly(
     st.sampled_from(PLAIN_MOVES),

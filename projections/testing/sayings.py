@@ -222,46 +222,46 @@ hosted: st.SearchStrategy[Thing] = st.sampled_from(
 )
 """What a provider does by itself, also of types that nobody has heard of."""
 
-asks: st.SearchStrategy[Thing] = st.sampled_from(
-    [
-        {
-            "type": "computer_call",
-            "id": "cu",
-            "call_id": "",
-            "status": "completed",
-            "action": {"type": "wait"},
-        },
-        {
-            "type": "shell_call",
-            "id": "sh",
-            "call_id": "",
-            "status": "completed",
-            "action": {"commands": ["ls"]},
-        },
-        {
-            "type": "local_shell_call",
-            "id": "ls",
-            "call_id": "",
-            "status": "completed",
-            "action": {"type": "exec"},
-        },
-        {
-            "type": "apply_patch_call",
-            "id": "ap",
-            "call_id": "",
-            "status": "completed",
-            "operation": {"path": "a"},
-        },
-        {
-            "type": "mcp_approval_request",
-            "id": "mcpr",
-            "server_label": "shop",
-            "name": "pay",
-            "arguments": "{}",
-        },
-    ]
+ASKS: tuple[Thing, ...] = (
+    {
+        "type": "computer_call",
+        "id": "cu",
+        "call_id": "",
+        "status": "completed",
+        "action": {"type": "wait"},
+    },
+    {
+        "type": "shell_call",
+        "id": "sh",
+        "call_id": "",
+        "status": "completed",
+        "action": {"commands": ["ls"]},
+    },
+    {
+        "type": "local_shell_call",
+        "id": "ls",
+        "call_id": "",
+        "status": "completed",
+        "action": {"type": "exec"},
+    },
+    {
+        "type": "apply_patch_call",
+        "id": "ap",
+        "call_id": "",
+        "status": "completed",
+        "operation": {"path": "a"},
+    },
+    {
+        "type": "mcp_approval_request",
+        "id": "mcpr",
+        "server_label": "shop",
+        "name": "pay",
+        "arguments": "{}",
+    },
 )
 """What a provider has the client do: answered with the next input."""
+
+asks = st.sampled_from(ASKS)
 
 
 def _program(calls: list[Thing], output: str) -> Group:

@@ -84,7 +84,7 @@ _answer = st.builds(
     Answer,
     output=_said,
     incomplete=st.sampled_from([False] * 15 + [True]),
-    error=st.sampled_from([""] * 12 + ["long", "lost", "broken"]),
+    error=st.sampled_from([""] * 20 + ["long", "lost", "broken"]),
     counted=st.booleans(),
 )
 _inputs: st.SearchStrategy[Any] = st.one_of(texts, sayings.inputs.map(list), odd_inputs)
@@ -93,7 +93,7 @@ _inputs: st.SearchStrategy[Any] = st.one_of(texts, sayings.inputs.map(list), odd
 @st.composite
 def answered(draw: st.DrawFn) -> list[Answer]:
     """What models say next. (A strategy with a short name: Hypothesis prints those of rules.)"""
-    return [draw(_answer) for _ in range(draw(st.integers(0, 7)))]
+    return [draw(_answer) for _ in range(draw(st.integers(2, 7)))]
 
 
 @st.composite
@@ -107,6 +107,7 @@ fuses = st.one_of(st.none(), st.none(), st.integers(0, 40))
 """How many appends, model calls and effects a process lives to see."""
 
 which = st.integers(0, 7)
+verdicts = st.lists(st.sampled_from(["run", "refuse", "answer"]), min_size=1, max_size=3)
 
 
 class Everything(RuleBasedStateMachine):
@@ -123,9 +124,10 @@ class Everything(RuleBasedStateMachine):
         self._ids = Ids()
         self._process: Process
 
-    @initialize(cast=casts)
-    def begin(self, cast: Cast) -> None:
+    @initialize(cast=casts, says=inputs, answers=answers)
+    def begin(self, cast: Cast, says: Any, answers: list[Answer]) -> None:
         self._start(cast)
+        self.run(0, says, answers, None, None)
 
     def _start(self, cast: Cast) -> None:
         async def start() -> Process:
@@ -143,47 +145,42 @@ class Everything(RuleBasedStateMachine):
 
     @rule(n=which, says=inputs, answers=answers, fuse=fuses, limit=st.sampled_from([None, None, 1, 3]))
     def run(self, n: int, says: Any, answers: list[Answer], fuse: int | None, limit: int | None) -> None:
-        """Somebody says something."""
+        """Somebody says something, whether or not the session takes it."""
         if not self._sessions or (n == 7 and len(self._sessions) < 3):
             self._sessions.append(f"s{len(self._sessions)}")
-        session = self._session(n)
-        self._process.answers[session] = answers
-        self._process.fuse = fuse
+        self._go(n, answers, fuse)
         limits = Limits(turns=limit, ping_pong=self._process.cast.ping_pong) if limit is not None else None
-        self._do(self._process.engine.run(says, session=session, limits=limits))
+        self._do(self._process.engine.run(says, session=self._session(n), limits=limits))
 
     @precondition(lambda self: self._sessions)
-    @rule(n=which, answers=answers, fuse=fuses)
-    def resume(self, n: int, answers: list[Answer], fuse: int | None) -> None:
-        """Somebody takes up what rests."""
-        session = self._session(n)
-        self._process.answers.setdefault(session, []).extend(answers)
+    @rule(n=which, says=inputs, answers=answers, fuse=fuses, verdicts=verdicts)
+    def go_on(
+        self, n: int, says: Any, answers: list[Answer], fuse: int | None, verdicts: list[str]
+    ) -> None:
+        """Whatever a session waits for, it gets."""
+        self._go(n, answers, fuse)
+        self._do(self._gone_on(self._session(n), says, verdicts))
+
+    @precondition(lambda self: self._sessions)
+    @rule(n=which, says=inputs, answers=answers, fuse=fuses, verdicts=verdicts)
+    def go_on_and_on(
+        self, n: int, says: Any, answers: list[Answer], fuse: int | None, verdicts: list[str]
+    ) -> None:
+        """The same: most of what happens is talk."""
+        self._go(n, answers, fuse)
+        self._do(self._gone_on(self._session(n), says, verdicts))
+
+    def _go(self, n: int, answers: list[Answer], fuse: int | None) -> None:
+        self._process.answers.setdefault(self._session(n), []).extend(answers)
         self._process.fuse = fuse
-        self._do(self._resumed(session))
 
-    async def _resumed(self, session: str) -> None:
+    async def _gone_on(self, session: str, says: Any, verdicts: list[str]) -> None:
         engine = self._process.engine
-        state = await engine.status(session)
-        turns = len([one async for one in self._process.store.read(session) if one.type == "model.requested"])
-        limits = Limits(turns=turns + 8, handoffs=200) if state.reason.startswith(("turns", "hand")) else None
-        await engine.resume(session, limits=limits)
-
-    @precondition(lambda self: self._sessions)
-    @rule(
-        n=which,
-        verdicts=st.lists(st.sampled_from(["run", "refuse", "answer"]), min_size=1, max_size=3),
-        answers=answers,
-    )
-    def decide(self, n: int, verdicts: list[str], answers: list[Answer]) -> None:
-        """A person answers whatever waits, and the run goes on."""
-        session = self._session(n)
-        self._process.answers.setdefault(session, []).extend(answers)
-        self._process.fuse = None
-        self._do(self._decided(session, verdicts))
-
-    async def _decided(self, session: str, verdicts: list[str]) -> None:
-        engine = self._process.engine
-        for k, call in enumerate((await engine.status(session)).open_calls):
+        status = await engine.status(session) if await self._process.store.head(session) else None
+        if status is None or status.status in ("completed", "cancelled"):
+            await engine.run(says, session=session)
+            return
+        for k, call in enumerate(status.open_calls):
             match verdicts[k % len(verdicts)]:
                 case "run" if call.why != "external":
                     await quietly(engine.approve(session, call.call, by="p"), UsageError)
@@ -191,7 +188,14 @@ class Everything(RuleBasedStateMachine):
                     await quietly(engine.reject(session, call.call, by="p", reason="no"), UsageError)
                 case _:
                     await quietly(engine.settle(session, call.call, {"done": True}, by="p"), UsageError)
-        await engine.resume(session)
+        await self._resumed(session)
+
+    async def _resumed(self, session: str) -> None:
+        engine = self._process.engine
+        state = await engine.status(session)
+        turns = len([one async for one in self._process.store.read(session) if one.type == "model.requested"])
+        limits = Limits(turns=turns + 8, handoffs=200) if state.reason.startswith(("turns", "hand")) else None
+        await engine.resume(session, limits=limits)
 
     @precondition(lambda self: self._sessions)
     @rule(n=which, text=texts)

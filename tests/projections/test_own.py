@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from batonlog.events import Record
-from batonlog.projections import FilterInput, History, Item, model_history, own_view
+from batonlog.events import Record, Ref
+from batonlog.projections import FilterInput, History, Item, model_history, nest_history, own_view
 from batonlog.projections.state import run_state
 
 Log = Callable[..., tuple[Record, ...]]
@@ -83,3 +83,16 @@ def test_what_an_edit_took_out_is_out_of_older_views_and_a_compaction_is_not(
 ) -> None:
     records = log(*AWAY, "ask back", "answer m", "complete 7.0", edit)
     assert show(own_view(given(records, own=5))) == left
+
+
+def test_of_a_nest_only_the_lines_stay_that_tell_what_was_said_since(log: Log, show: Show) -> None:
+    records = log("start front", "ask front", "answer m c", "hand 3.1 front back", "ask back", "answer m")
+    data = given(records, own=4)
+    nested = FilterInput(
+        nest_history(data), version=6, cause="handoff", session="s", context=None, split=0, own=data.own
+    )
+    *own, since = own_view(nested)
+    assert show(own) == "u1.0 m3.0 c3.1 o4.0"
+    assert since.replaces == (Ref(6, 0),)
+    assert "message 6.0" in since.text
+    assert "message 3.0" not in since.text

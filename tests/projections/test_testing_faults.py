@@ -218,7 +218,7 @@ BAD = (
     Bad(without_listed_types, LEGAL, "answers no call before it", 5),
     Bad(without_calls, LEGAL, "reasoning 4.0 lost what followed it", 4),
     Bad(reasoning_first, ORDER, "Item 4.\\d stands before 1.0, and stood behind it.", 6),
-    Bad(without_repeated_texts, LEGAL, "has no output|lost what followed it", 5),
+    Bad(without_repeated_texts, LEGAL, "has no output|lost what followed it", 6),
     Bad(with_outputs_by_call_id, ONCE, "is there twice", 7),
     Bad(summary_and_raw_calls, ONCE, "is told twice", 3),
     Bad(compacted_up_to_the_last_call, LEGAL, "answers no call before it", 3),
