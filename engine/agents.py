@@ -63,6 +63,9 @@ class Agent(Generic[_Ctx_contra]):
         self.handoff_description = handoff_description
         self.model = model
         self.model_settings = model_settings
+        conditions = [one.is_enabled for one in self.tools] + [one.is_enabled for one in self.handoffs]
+        self.callables: tuple[Callable[..., Any], ...] = tuple(filter(callable, (instructions, *conditions)))
+        """What decides at every turn what it is told and offered."""
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r})"

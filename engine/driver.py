@@ -143,7 +143,7 @@ class Driver:
         draft = Draft(self.session, self.state)
         await self._fold(draft, outcomes)
         if not self._stopping:  # else what has been done is recorded, and nothing new begins
-            await self._follow_up(draft)
+            await self._follow_up(draft, known=bool(draft.events))
         if draft.events:
             check_known(self.session, self.state)
             try:
@@ -183,9 +183,15 @@ class Driver:
             except IllegalTransitionError:  # its call or request was closed meanwhile
                 draft.back(mark)
 
-    async def _follow_up(self, draft: Draft) -> None:
-        """Decide, until the next thing to do is an effect or to wait."""
+    async def _follow_up(self, draft: Draft, *, known: bool = False) -> None:
+        """Decide, until the next thing to do is an effect or to wait.
+
+        What effects have come to is stored with what follows from it, but is `known` without:
+        it is stored first where what follows has to wait for somebody.
+        """
         while (step := decide(draft.state, late=self._late(draft.state))) is not NOTHING:
+            if known and self._intentions.waits(draft.state, step):
+                return
             await self._intentions.follow(draft, step)
 
     # -- appending

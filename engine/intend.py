@@ -14,7 +14,7 @@ from batonlog.engine.errors import words_of
 from batonlog.engine.models import ChainKind, Model, ModelSettings, chain_of, issuer_of, open_conversation
 from batonlog.engine.rewrites import Rewrites
 from batonlog.engine.setup import Resolved, Setup
-from batonlog.engine.starting import called, gated, in_words, never, notes_of, unavailable
+from batonlog.engine.starting import called, gated, in_words, is_async, never, notes_of, unavailable
 from batonlog.engine.transfers import Transfers
 from batonlog.events import (
     AgentResolved,
@@ -69,6 +69,21 @@ class Intentions:
         except Exception as error:  # of a user's instructions, condition, provider
             draft.back(mark)
             self.fail(draft, error)
+
+    def waits(self, state: State, step: Step) -> bool:
+        """Whether following a step waits for somebody: a callable that is async, or a provider."""
+        if step.transfer is not None:
+            return self.transfers.waits(state.calls[step.transfer])
+        agent = self._setup.registry.get(state.agent or "") if step.ask else None
+        if agent is None:
+            return False
+        if any(map(is_async, agent.callables)):
+            return True
+        try:
+            model = self._setup.model_of(agent)
+        except Exception:  # of a provider: following the step will say so
+            return False
+        return opens_conversation(state, model) or self._rewrites.waits(state, agent.name, model)
 
     def fail(self, draft: Draft, error: Exception, kind: str | None = None) -> None:
         """End the draft in a failure."""
@@ -148,6 +163,13 @@ def _check_waiting(state: State, view: View, issuer: tuple[str, str]) -> None:
         raise UsageError(
             f"what was added to the run cannot be sent: {bad.message}. Add messages only, or start a new run"
         )
+
+
+def opens_conversation(state: State, model: Model) -> bool:
+    """Whether asking a model opens a new conversation of the provider's."""
+    if chain_of(model) != "conversation":
+        return False
+    return not _goes_on(state.chain, state.place.taken(), issuer_of(model), "conversation")
 
 
 def _goes_on(chain: ChainState | None, view: View, issuer: tuple[str, str], kind: ChainKind | None) -> bool:

@@ -9,12 +9,14 @@ from typing import Any
 
 from batonlog.engine.models import Issuer, Model, issuer_of
 from batonlog.engine.setup import Setup
+from batonlog.engine.starting import is_async
 from batonlog.events import JSON, HandoffMade, HistoryRewritten, Ref, Rewrite, UsageError
 from batonlog.projections import Filter, FilterInput, History, folds
 from batonlog.projections.filters import Cause, Step, apply_filters, describe
 from batonlog.projections.handover import handover_input, rewrite_input, untaken
 from batonlog.projections.items import Item
 from batonlog.projections.legality import repaired, violations
+from batonlog.projections.offers import Parts
 from batonlog.projections.request import request_of
 from batonlog.projections.rewrite import Past, operations
 from batonlog.projections.state import State
@@ -78,22 +80,27 @@ class Rewrites:
             raise UsageError(f"the history is too long for {model.name}, and {name} makes it no shorter")
         return None
 
-    async def _is_long(self, state: State, agent: str, model: Model) -> bool:
-        """Whether the view passes the budget.
-
-        By what its provider counted with its last answer, and by bytes what has come since; near
-        the budget by what the model counts, if it can.
-        """
-        budget, view, parts = self._setup.compact_above, state.place.taken(), state.parts[agent]
-        size = view.size()
-        if budget is None or size < state.compacted * _GROWN:
+    def waits(self, state: State, agent: str, model: Model) -> bool:
+        """Whether a compaction may be due that waits for somebody."""
+        budget, filters = self._setup.compact_above, self._setup.compact
+        if not filters:
             return False
-        counted, at = state.counted if state.counted is not None else (parts.size() // _BYTES_A_TOKEN, 0)
-        estimate = counted + (size - at) // _BYTES_A_TOKEN
-        if estimate > budget // 2 and (count := getattr(model, "count_tokens", None)) is not None:
-            exact = await count(request_of(view, parts, agent, issuer_of(model)))
-            estimate = exact if exact is not None else estimate
-        return bool(estimate > budget)
+        estimate = _estimate(state, state.parts.get(agent, Parts()))
+        if budget is not None and estimate > budget // 2 and hasattr(model, "count_tokens"):
+            return True
+        due = state.overflowed or (budget is not None and estimate > budget)
+        return due and any(map(is_async, filters))
+
+    async def _is_long(self, state: State, agent: str, model: Model) -> bool:
+        """Whether the view passes the budget: near it by what the model counts, if it can."""
+        budget, parts = self._setup.compact_above, state.parts[agent]
+        if budget is None:
+            return False
+        tokens = _estimate(state, parts)
+        if tokens > budget // 2 and (count := getattr(model, "count_tokens", None)) is not None:
+            exact: int | None = await count(request_of(state.place.taken(), parts, agent, issuer_of(model)))
+            tokens = exact if exact is not None else tokens
+        return tokens > budget
 
     def _given(self, state: State, cause: Cause) -> FilterInput[Any]:
         return rewrite_input(state, cause, session=self._session, context=self._context)
@@ -124,6 +131,18 @@ class Rewrites:
             repairs=tuple(f"{fault.rule}: {fault.message}" for fault in found),
         )
         return HistoryRewritten(cause="repair", rewrite=rewrite)
+
+
+def _estimate(state: State, parts: Parts) -> int:
+    """Tokens of what would be shown: as counted with the last answer, and by bytes what has come since.
+
+    None of a view that has not grown since it was compacted: it will get no shorter.
+    """
+    size = state.place.taken().size()
+    if size < state.compacted * _GROWN:
+        return 0
+    counted, at = state.counted if state.counted is not None else (parts.size() // _BYTES_A_TOKEN, 0)
+    return counted + (size - at) // _BYTES_A_TOKEN
 
 
 def _is_of(item: Item, calls: Collection[Ref | None]) -> bool:

@@ -94,7 +94,7 @@ class Setup:
         resolved = Resolved(
             instructions, (*map(self._tool, tools), *map(self._handoff, handoffs)), Raw(dump(settings))
         )
-        if run is None and not _varies(agent):
+        if run is None and not agent.callables:
             self._static[agent.name] = resolved
         return resolved
 
@@ -148,12 +148,6 @@ def _offer(name: str, description: str, parameters: JSON, *, strict: bool, **pro
     data = dump({"name": name, "tool": sent, **kept})
     # Kept as it is sent: without lone surrogates, which no provider takes.
     return Raw(clean(data) if b"\\ud" in data else data)
-
-
-def _varies(agent: Agent[Any]) -> bool:
-    """Whether a function decides what the agent is told or offered."""
-    conditions = [*(one.is_enabled for one in agent.tools), *(one.is_enabled for one in agent.handoffs)]
-    return any(map(callable, (agent.instructions, *conditions)))
 
 
 def _gate(needs_approval: object) -> str:

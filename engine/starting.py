@@ -1,6 +1,8 @@
 """What looking at a call comes to: started, asked about first, or answered at once."""
 
 from collections.abc import Awaitable
+from functools import partial
+from inspect import iscoroutinefunction
 from typing import Any
 
 from batonlog.engine.contexts import RunContext
@@ -40,6 +42,13 @@ async def gated(state: State, call: Call, gate: object, *given: Any) -> bool:
         return bool(await made if isinstance(made, Awaitable) else made)
     except Exception:
         return True
+
+
+def is_async(one: object) -> bool:
+    """Whether calling it gives something to wait for."""
+    while isinstance(one, partial):
+        one = one.func
+    return iscoroutinefunction(one) or iscoroutinefunction(getattr(one, "__call__", None))  # noqa: B004
 
 
 def notes_of(context: RunContext[Any]) -> list[Event]:

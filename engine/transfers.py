@@ -4,7 +4,7 @@ In order: arguments, gate, target (`on_invoke`); then the callback, which is an 
 filter, and one append of the refusals of the other transfers, the rewrite and the switch.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from batonlog.engine.agents import Agent
@@ -15,7 +15,7 @@ from batonlog.engine.draft import Draft
 from batonlog.engine.handoffs import Handoff
 from batonlog.engine.rewrites import Rewrites
 from batonlog.engine.setup import Setup
-from batonlog.engine.starting import called, gated, in_words, never, notes_of, unavailable
+from batonlog.engine.starting import called, gated, in_words, is_async, never, notes_of, unavailable
 from batonlog.events import (
     JSON,
     ApprovalRequested,
@@ -29,6 +29,7 @@ from batonlog.events import (
 )
 from batonlog.events.lifecycle import CALLED, UNKNOWN
 from batonlog.events.values import dump
+from batonlog.projections import Filter
 from batonlog.projections.items import ANSWERED_BY
 from batonlog.projections.state import FILTER_FAILED, Call, State
 
@@ -57,6 +58,17 @@ class Transfers:
         self._fail = fail
         self._picked: dict[Ref, str] = {}
         """Targets that were chosen, by call: a callback runs for one, and the switch is to the same."""
+
+    def waits(self, call: Call) -> bool:
+        """Whether making a transfer waits for a callable that is async."""
+        one = self._setup.registry.handoff(call.agent, call.name)
+        if one is None:
+            return False
+        return any(map(is_async, (one.on_invoke, one.needs_approval, *(self._filters_of(one) or ()))))
+
+    def _filters_of(self, one: Handoff[Any]) -> Sequence[Filter[Any]] | None:
+        """Its own filters, or the engine's."""
+        return self._setup.handoff_filter if isinstance(one.input_filter, str) else one.input_filter
 
     async def begin(self, draft: Draft, call: Call) -> None:
         """Look at a transfer: check it, ask the gate, choose the target; then its callback, or the switch."""
@@ -163,7 +175,7 @@ class Transfers:
         self, state: State, one: Handoff[Any], made: HandoffMade, value: object
     ) -> Rewrite | None:
         """What the filter does to the view that an unfiltered handoff would leave."""
-        filters = self._setup.handoff_filter if isinstance(one.input_filter, str) else one.input_filter
+        filters = self._filters_of(one)
         return await self._rewrites.of_handoff(filters, state, made, value, whole=one.keep_untaken)
 
 
