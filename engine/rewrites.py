@@ -11,7 +11,7 @@ from batonlog.engine.models import Issuer, Model, issuer_of
 from batonlog.engine.setup import Setup
 from batonlog.engine.starting import is_async
 from batonlog.events import JSON, HandoffMade, HistoryRewritten, Ref, Rewrite, UsageError
-from batonlog.projections import Filter, FilterInput, History, folds
+from batonlog.projections import Filter, FilterInput, History, selecting
 from batonlog.projections.filters import Cause, Step, apply_filters, describe
 from batonlog.projections.handover import handover_input, rewrite_input, untaken
 from batonlog.projections.items import Item
@@ -162,7 +162,7 @@ async def _filtered(
     after = await apply_filters(filters, given)
     kept: Sequence[Item] = after
     if without:
-        kept = list(folds.kept(History(after, given.version), lambda item: not _is_of(item, without)))
+        kept = list(selecting.kept(History(after, given.version), lambda item: not _is_of(item, without)))
         given.steps = _still(given.steps, after, kept)
     name, parameters = describe(filters)
     # A message is never dropped by a repair.

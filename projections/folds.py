@@ -9,13 +9,12 @@ A part that tells one item is that item's line. One that tells several is opaque
 text about all of them, which no filter takes apart.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Raw, Struct
 
 from batonlog.events import JSON, Ref
 from batonlog.events.values import dump
-from batonlog.projections.history import History
 from batonlog.projections.items import Item
 
 
@@ -57,21 +56,6 @@ def fold_of(parts: Sequence[Part]) -> Item:
         folds=tuple(len(part.covers) for part in parts),
         sources=tuple(part.source for part in parts),
     )
-
-
-def kept(history: History, wanted: Callable[[Item], bool]) -> History:
-    """Keep the wanted items, and of each fold the lines of wanted items."""
-    found = (_kept_of(item, wanted) if item.folds else item if wanted(item) else None for item in history)
-    return History((item for item in found if item is not None), history.version)
-
-
-def _kept_of(fold: Item, wanted: Callable[[Item], bool]) -> Item | None:
-    """A fold with only the lines of what is wanted; None if nothing is left to tell."""
-    heading, *parts = parts_of(fold)
-    left = [part for part in parts if part.source is None or wanted(part.source)]
-    if len(left) == len(parts):
-        return fold
-    return fold_of([heading, *left]) if left else None
 
 
 def one_line(value: JSON) -> str:

@@ -148,7 +148,8 @@ class Item(Struct, frozen=True, gc=False, eq=False):
         data = _without_nulls({**before, **changes})
         # What came from a provider is its own; what is added must be what it takes.
         same = data.get("type") == before.get("type")
-        if (wrong := _wrong_fields(data, known=before.keys() if same else ())) is not None:
+        odd = same and _wrong_fields(before, known=before.keys()) is not None
+        if not odd and (wrong := _wrong_fields(data, known=before.keys() if same else ())) is not None:
             raise UsageError(f"no item: {wrong}")
         try:
             held = Raw(dump(data))
@@ -176,6 +177,11 @@ class Item(Struct, frozen=True, gc=False, eq=False):
             return NotImplemented
         return self is other or (self.ref == other.ref and bytes(self.held) == bytes(other.held))
 
+    def __ne__(self, other: object) -> bool:
+        # A Struct without eq has an identity of its own for this, and Python does not ask __eq__.
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
+
     def __hash__(self) -> int:
         return hash((self.ref, bytes(self.held)))
 
@@ -189,6 +195,11 @@ def _folded(fold: Item, edited: dict[str, JSON]) -> dict[str, Any]:
     content = edited.get("content")
     same = isinstance(content, list) and len(content) == len(fold.folds)
     return {"folds": fold.folds, "sources": fold.sources} if same else {}
+
+
+def is_made_up(item: Item) -> bool:
+    """Whether it is an output that was made up for a call: it stands for nothing that was said."""
+    return item.answers is not None and item.answers in item.replaces
 
 
 def is_known_to_maker(item: Item, edited: Head) -> bool:

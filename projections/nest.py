@@ -16,7 +16,7 @@ from batonlog.events.values import dump
 from batonlog.projections.folds import Part, fold_of, one_line, parts_of
 from batonlog.projections.history import History
 from batonlog.projections.items import TEXT_PARTS, Item
-from batonlog.projections.pairing import Pairing, is_call, is_output
+from batonlog.projections.pairing import Pairing, called, is_call, is_output, program_of
 from batonlog.projections.wire import keeps_id
 
 HEADING = "What was said and done before, one JSON object a line:"
@@ -102,17 +102,25 @@ _READABLE = frozenset({*TEXT_PARTS, "reasoning_text"})
 
 
 def _add_groups(history: Sequence[Item], stays: set[int]) -> None:
-    """Add what a staying item cannot be sent without: its call, its output, the reasoning before it."""
+    """Add what a staying item cannot be sent without: its call, output, program, the reasoning before it."""
     pairing = Pairing()
     pairs: list[tuple[int, int]] = []
+    programs: dict[str, int] = {}
+    owned: list[tuple[int, int]] = []
     for n, item in enumerate(history):
+        if item.type == "program":
+            programs[called(item)] = n
+        elif (program := programs.get(program_of(item) or "")) is not None:
+            owned.append((program, n))
         if is_call(item):
             pairing.call(n, item)
         elif is_output(item) and (place := pairing.answer(item)[0]) is not None:
             pairs.append((place, n))
-    for place, n in pairs:
-        if place in stays or n in stays:
-            stays |= {place, n}
+    for _ in range(2):  # the program of a call has an output too
+        for place, n in pairs:
+            if place in stays or n in stays:
+                stays |= {place, n}
+        stays |= {program for program, n in owned if n in stays}
     for n in range(len(history) - 1, 0, -1):
         if n in stays and history[n - 1].type == "reasoning" and keeps_id(history[n]):
             stays.add(n - 1)

@@ -6,7 +6,8 @@ from batonlog.events import Ref
 from batonlog.projections.filters import FilterInput
 from batonlog.projections.folds import Part, fold_of, parts_of
 from batonlog.projections.history import History
-from batonlog.projections.items import Item
+from batonlog.projections.items import Item, is_made_up
+from batonlog.projections.legality import untorn, violations
 
 
 def own_view(history: FilterInput[object], /) -> History:
@@ -25,8 +26,16 @@ def own_view(history: FilterInput[object], /) -> History:
     found = (_since(item, own.version) for item in history)
     since = [item for item in found if item is not None]
     told = {ref for item in since for ref in (*item.replaces, item.ref)}
-    before = [item for item in own if item.ref not in told and told.isdisjoint(item.replaces)]
-    return History([*before, *since], history.version)
+    left = [item for item in own if item.ref not in told and told.isdisjoint(item.replaces)]
+    before = untorn(own, History(left))
+    return History([*before, *_made_up_for(before, history), *since], history.version)
+
+
+def _made_up_for(before: History, history: History) -> list[Item]:
+    """The outputs that were made up since for calls of a view that have none in it."""
+    faults = violations(list(before), None)
+    lacking = {fault.item.ref for fault in faults if fault.rule == "call_without_output"}
+    return [item for item in history if is_made_up(item) and item.answers in lacking]
 
 
 def _since(item: Item, version: int) -> Item | None:

@@ -36,7 +36,8 @@ from batonlog.events import (
     ToolAbandoned,
     ToolReturned,
 )
-from batonlog.projections.items import OURS, Item, items_of
+from batonlog.projections.folds import Part, fold_of, parts_of
+from batonlog.projections.items import OURS, Item, is_made_up, items_of
 from batonlog.projections.rewrite import Past, rewritten
 from batonlog.projections.view import View
 
@@ -186,12 +187,12 @@ def _rewrite(
         new.past = _taken_out(new.past, before, new.settled)
 
 
-def _taken_out(past: Past, before: View, after: View) -> Past:
+def _taken_out(past: Past, before: View, after: View) -> tuple[tuple[int, View], ...]:
     """Take what a rewrite took out of a view out of every older one; what it edited stands edited there."""
     puts = {ref: item for item in after if _place(before, item) is None for ref in item.replaces}
     left = {ref for item in after if _place(before, item) is not None for ref in _stands_for(item)}
     gone = {ref for item in before for ref in _stands_for(item)} - left
-    return tuple((version, _without(view, gone, puts)) for version, view in past) if gone else past
+    return tuple((version, _without(view, gone, puts) if gone else view) for version, view in past)
 
 
 def _place(view: View, item: Item) -> int | None:
@@ -199,19 +200,39 @@ def _place(view: View, item: Item) -> int | None:
 
 
 def _stands_for(item: Item) -> tuple[Ref, ...]:
-    return (item.ref, *item.replaces) if item.ref is not None else item.replaces
+    if item.ref is None:
+        return item.replaces
+    # An output that was made up for a call tells nothing of it.
+    return (item.ref,) if is_made_up(item) else (item.ref, *item.replaces)
 
 
 def _without(view: View, gone: Collection[Ref], puts: Mapping[Ref, Item]) -> View:
-    """A view without what is gone; what was made of it stands in its place, once."""
+    """A view without what is gone, and what tells of it; what was made of it stands in its place, once."""
     out: list[Item] = []
     used: set[Ref | None] = set()
+    changed = False
     for item in view:
-        if item.ref not in gone:
+        lost = [ref for ref in _stands_for(item) if ref in gone]
+        if not lost:
             out.append(item)
             continue
-        put = next((puts[ref] for ref in _stands_for(item) if ref in puts), None)
-        if put is not None and put.ref not in used:
-            used.add(put.ref)
-            out.append(put)
-    return View(out) if len(used) or len(out) < len(view) else view
+        changed = True
+        if (left := _rest_of(item, gone)) is not None:
+            out.append(left)
+        for put in (puts[ref] for ref in lost if ref in puts):
+            # Beside a text that told of several items only a message can stand alone.
+            if put.ref not in used and (item.ref in gone or put.type == "message"):
+                used.add(put.ref)
+                out.append(put)
+    return View(out) if changed else view
+
+
+def _rest_of(item: Item, gone: Collection[Ref]) -> Item | None:
+    """What of a fold does not tell of what is gone; None of anything else: it cannot be taken apart."""
+    if not item.folds or item.ref in gone:
+        return None
+    heading, *parts = parts_of(item)
+    left = [part for part in parts if not any(ref in gone for ref in part.covers)]
+    silent = tuple(ref for ref in heading.covers if ref not in gone)
+    rest = fold_of([Part(heading.text, silent), *left])
+    return msgspec.structs.replace(rest, ref=item.ref) if left else None

@@ -22,7 +22,7 @@ from batonlog.events.values import dump, load
 from batonlog.projections.items import ANSWERED_BY, Item, head_of, is_known_to_maker
 from batonlog.projections.view import View
 
-Past = tuple[tuple[int, View], ...]
+Past = Sequence[tuple[int, View]]
 
 
 class _Operation(Struct, array_like=True, gc=False):

@@ -6,12 +6,27 @@ from typing import Any
 import msgspec
 
 from batonlog.events import UsageError
-from batonlog.projections.folds import kept
+from batonlog.projections.folds import fold_of, parts_of
 from batonlog.projections.history import History
 from batonlog.projections.items import Item
 from batonlog.projections.legality import is_output_of_a_model, untorn
 from batonlog.projections.pairing import Pairing, is_call, is_output, program_of
 from batonlog.projections.wire import keeps_id
+
+
+def kept(history: History, wanted: Callable[[Item], bool]) -> History:
+    """Keep the wanted items, and of each fold the lines of wanted items."""
+    found = (_kept_of(item, wanted) if item.folds else item if wanted(item) else None for item in history)
+    return History((item for item in found if item is not None), history.version)
+
+
+def _kept_of(fold: Item, wanted: Callable[[Item], bool]) -> Item | None:
+    """A fold with only the lines of what is wanted; None if nothing is left to tell."""
+    heading, *parts = parts_of(fold)
+    left = [part for part in parts if part.source is None or wanted(part.source)]
+    if len(left) == len(parts):
+        return fold
+    return fold_of([heading, *left]) if left else None
 
 
 def messages_only(history: History, /) -> History:

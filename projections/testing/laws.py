@@ -157,8 +157,9 @@ def _shown_twice(given: Given, returned: Sequence[Item]) -> Fault | None:
     for item in returned:
         for ref in _tells(item):
             other = told.setdefault(ref, item)
-            # A filter may make two items of one, such as a text and its image.
-            split = item.ref is other.ref is None and item.replaces == other.replaces and item != other
+            # A filter may make two items of one, such as a text and its image: of two parts, maybe the same.
+            made = item.ref is other.ref is None and item.replaces == other.replaces
+            split = made and (item != other or _is_a_part(item, given))
             if other is item or split or (ref in double and item.ref != other.ref):
                 continue
             return _two(given, returned, other, item, ref)
@@ -181,6 +182,12 @@ def _tells(item: Item) -> tuple[Ref, ...]:
     if item.answers is not None and item.answers in item.replaces:
         return (item.ref,) if item.ref is not None else ()
     return item.covers
+
+
+def _is_a_part(item: Item, given: Given) -> bool:
+    """Whether an edited copy holds less than what it stands for."""
+    size = len(bytes(item.held))
+    return any(one.covers == item.replaces and size < len(bytes(one.held)) for one in _here(given))
 
 
 def _told_twice(given: Given) -> set[Ref]:
@@ -226,7 +233,7 @@ def _in_order(refs: Sequence[Ref | None], order: Sequence[Ref | None]) -> int:
     for n, ref in enumerate(refs):
         if ref not in order[place:]:
             return n
-        place = order.index(ref, place) + 1
+        place = order.index(ref, place)  # not the next one: an item may have been made two
     return len(refs)
 
 
@@ -235,9 +242,14 @@ def _in_order(refs: Sequence[Ref | None], order: Sequence[Ref | None]) -> int:
 
 def _illegal(given: Given, returned: Sequence[Item]) -> Fault | None:
     # A view is mended when a model is asked, so the one in which somebody handed off may be illegal.
-    before = (*violations(list(given), None), *violations(list(given.own or ()), None))
-    known = {(fault.rule, fault.item.ref) for fault in before}
-    found = [fault for fault in violations(returned, None) if (fault.rule, fault.item.ref) not in known]
+    here = {item.ref for item in given}
+    there = [fault for fault in violations(list(given.own or ()), None) if fault.item.ref not in here]
+    known = {fault.item.ref for fault in (*violations(list(given), None), *there)}
+    found = [
+        fault
+        for fault in violations(returned, None)
+        if known.isdisjoint((fault.item.ref, *fault.item.replaces))
+    ]
     if not found:
         return None
     what = "; ".join(dict.fromkeys(fault.message for fault in found))

@@ -35,7 +35,6 @@ from batonlog.events import (
 from batonlog.events.lifecycle import ASKED, ASKING, CALLED, DECIDED, GATED, IDLE, RUNNING, SETTLED, STOPPED
 from batonlog.events.values import load
 from batonlog.projections.filters import describe
-from batonlog.projections.folds import kept
 from batonlog.projections.handover import handover_input, rewrite_input, untaken
 from batonlog.projections.history import History
 from batonlog.projections.items import ANSWERED_BY, Item
@@ -43,6 +42,7 @@ from batonlog.projections.legality import repaired, violations
 from batonlog.projections.pairing import Pairing, called, is_call, is_output
 from batonlog.projections.request import digest_of
 from batonlog.projections.rewrite import operations
+from batonlog.projections.selecting import kept
 from batonlog.projections.state import Call
 from batonlog.projections.testing.edits import Edit, edited
 from batonlog.projections.testing.moves import End, Ending, Fork, Handing, Move, Rewriting, Said, Script, Turn

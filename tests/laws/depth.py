@@ -17,8 +17,14 @@ def examples(few: int, *, many: int | None = None) -> Callable[[_T], _T]:
 
     Without going deep the examples are the same in every run: what fails for one fails for all.
     """
+    return tried(few, many=many)
+
+
+def tried(few: int, *, many: int | None = None, steps: int = 50) -> settings:
+    """The same as settings: for what takes them as a value, and for machines of so many steps."""
     return settings(
         max_examples=(many or few * 20) if DEEP else few,
+        stateful_step_count=steps * 2 if DEEP else steps,
         derandomize=not DEEP,
         database=None if not DEEP else settings.default.database,  # type: ignore[union-attr]
         deadline=None,
@@ -26,8 +32,3 @@ def examples(few: int, *, many: int | None = None) -> Callable[[_T], _T]:
         phases=[phase for phase in Phase if phase is not Phase.explain],
         print_blob=DEEP,
     )
-
-
-def machine(few: int, *, many: int, steps: int) -> settings:
-    """Play this many machines of this many steps each; when asked to go deep, many more and longer ones."""
-    return settings(examples(few, many=many), stateful_step_count=steps * 2 if DEEP else steps)  # type: ignore[arg-type]

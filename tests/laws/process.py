@@ -34,7 +34,6 @@ from batonlog.events import (
 from batonlog.events.log import Alarm, Appended
 from batonlog.projections import ModelRequest
 from batonlog.projections.filters import describe
-from batonlog.projections.state import State
 
 _T = TypeVar("_T")
 
@@ -72,6 +71,11 @@ class Cast:
         filters = self.default if edge.filters == "default" else edge.filters
         name = describe(built(filters))[0] if filters else "drop_untaken_transfers"
         return Expected(name, edge.keep_untaken)
+
+    def begins(self, active: str | None) -> str | None:
+        """Who gets what the user says, as far as that does not depend on the last run."""
+        known = {"active": active or AGENTS[0], "entry": AGENTS[0]}
+        return known.get(self.next_agent)
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,8 @@ class Process:
     async def do(self, work: Coroutine[Any, Any, _T]) -> _T | None:
         """Do something to its end; None if the process has died of it."""
         task = asyncio.get_running_loop().create_task(work)
-        await asyncio.wait([task, self.died], return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [task, self.died]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if self.alive:
             return await task
         engine = self.engine
@@ -245,7 +250,9 @@ class Mouth:
         await process.point()
         number = process.ids()
         left = process.answers.get(session, [])
-        answer = left.pop(0) if left else Answer([{"type": "message", "role": "assistant", "content": "Done."}])
+        answer = (
+            left.pop(0) if left else Answer([{"type": "message", "role": "assistant", "content": "Done."}])
+        )
         match answer.error:
             case "long":
                 raise TooLongError("too long")
@@ -329,11 +336,6 @@ def _agent(n: int, cast: Cast, second: Mouth) -> Agent[Any]:
         ],
         model=second if n in cast.second_model else None,
     )
-
-
-def is_open(state: State) -> bool:
-    """Whether a run goes on or waits."""
-    return state.phase != "idle"
 
 
 async def quietly(work: Coroutine[Any, Any, object], *errors: type[Exception]) -> None:

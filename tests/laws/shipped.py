@@ -99,6 +99,7 @@ def choices(*, agents: Sequence[str] = AGENTS) -> st.SearchStrategy[Chosen]:
     return st.one_of(
         st.builds(Chosen, st.sampled_from(list(_PLAIN))),
         st.builds(Chosen, st.sampled_from(["nest", "own_view"])),
+        st.builds(Chosen, st.just("own_view")),
         st.builds(Chosen, st.just("keep_last"), st.integers(1, 6)),
         st.builds(Chosen, st.just("last_turns"), st.integers(1, 3)),
         st.builds(Chosen, st.just("only_agents"), some),

@@ -14,7 +14,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.laws.conversations import inputs as odd_inputs
-from tests.laws.depth import machine
+from tests.laws.depth import tried
 from tests.laws.process import PAIRS, Answer, Cast, Edge, Ids, Process, quietly
 from tests.laws.sayings import called, hosted, outputs_of, texts, thoughts, transfers, unheard
 from tests.laws.sayings import said as spoken
@@ -107,6 +107,7 @@ fuses = st.one_of(st.none(), st.none(), st.integers(0, 40))
 """How many appends, model calls and effects a process lives to see."""
 
 which = st.integers(0, 7)
+parts = st.one_of(st.just(0), st.integers(0, 100))
 verdicts = st.lists(st.sampled_from(["run", "refuse", "answer"]), min_size=1, max_size=3)
 
 
@@ -154,9 +155,7 @@ class Everything(RuleBasedStateMachine):
 
     @precondition(lambda self: self._sessions)
     @rule(n=which, says=inputs, answers=answers, fuse=fuses, verdicts=verdicts)
-    def go_on(
-        self, n: int, says: Any, answers: list[Answer], fuse: int | None, verdicts: list[str]
-    ) -> None:
+    def go_on(self, n: int, says: Any, answers: list[Answer], fuse: int | None, verdicts: list[str]) -> None:
         """Whatever a session waits for, it gets."""
         self._go(n, answers, fuse)
         self._do(self._gone_on(self._session(n), says, verdicts))
@@ -236,28 +235,34 @@ class Everything(RuleBasedStateMachine):
         self._do(self._process.engine.rewrite(self._session(n), left))
 
     @precondition(lambda self: self._sessions and len(self._sessions) < 6)
-    @rule(n=which, part=st.integers(0, 100))
-    def fork(self, n: int, part: int) -> None:
-        """Somebody goes on from an earlier version."""
+    @rule(n=which, part=parts, says=inputs, answers=answers, verdicts=verdicts)
+    def fork(self, n: int, part: int, says: Any, answers: list[Answer], verdicts: list[str]) -> None:
+        """Somebody goes on from an earlier version; the other branch may go on too."""
+        session, name = self._session(n), f"f{len(self._sessions)}"
+        if session not in self._witness.sessions:
+            return
+        at = max(1, len(self._witness.sessions[session].records) * (100 - part) // 100)
+        self._sessions.append(name)
         self._process.fuse = None
-        name = f"f{len(self._sessions)}"
-
-        async def fork() -> None:
-            session = self._session(n)
-            head = await self._process.store.head(session)
-            assert head is not None
-            at = max(1, head.version - head.version * part // 100)
-            await self._process.engine.fork(session, at=at, into=name)
-
-        if self._session(n) in self._witness.sessions:
-            self._do(fork())
-            self._sessions.append(name)
+        self._process.answers[name] = answers
+        self._do(self._process.engine.fork(session, at=at, into=name))
+        self._do(self._gone_on(name, says, verdicts))
 
     @rule(cast=casts)
     def restart(self, cast: Cast) -> None:
-        """Another process, with other code, opens the file."""
+        """Another process, with other code, opens the file, and finds everything where it was."""
+        before = self._runner.run(self._found())
         self._runner.run(self._process.end())
         self._start(cast)
+        assert self._runner.run(self._found()) == before
+
+    async def _found(self) -> list[Any]:
+        """Where each session is."""
+        found = []
+        for session in self._witness.sessions:
+            one = await self._process.engine.status(session)
+            found.append((session, one.status, one.reason, one.agent, one.version, one.usage, one.open_calls))
+        return found
 
     @precondition(lambda self: self._sessions)
     @rule()
@@ -284,7 +289,7 @@ class Everything(RuleBasedStateMachine):
             self._runner.run(self._process.end())
             self._start(self._process.cast)
         try:
-            self._runner.run(self._witness.look(self._eyes, self._process.cast.expect, heard))
+            self._runner.run(self._witness.look(self._eyes, self._process.cast, heard))
         except BaseException:
             for name, seen in self._witness.sessions.items():
                 note("\n".join([name, *versions(seen)]))
@@ -302,4 +307,4 @@ class Everything(RuleBasedStateMachine):
 
 
 TestEverything = Everything.TestCase
-TestEverything.settings = machine(20, many=400, steps=15)
+TestEverything.settings = tried(40, many=2000, steps=15)

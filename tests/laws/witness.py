@@ -4,8 +4,9 @@ It reads the file as another process would, folds each session from scratch at e
 remembers what it has seen: a view that was shown once is that view for ever.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from tests.laws.checks import said, shown
@@ -63,8 +64,16 @@ class Expected(NamedTuple):
     """Transfers that were not taken are shown too."""
 
 
-Expect = Callable[[str, str], Expected]
-"""What the handoff from one agent to another should do."""
+class Code(Protocol):
+    """What was expected of the code that has just run."""
+
+    def expect(self, source: str, target: str) -> Expected:
+        """What the handoff from one agent to another should do."""
+        ...
+
+    def begins(self, active: str | None) -> str | None:
+        """Who should get what the user says, if this one holds control; None if that is not known."""
+        ...
 
 
 class Witness:
@@ -74,14 +83,14 @@ class Witness:
         self.sessions: dict[str, Seen] = {}
         self._numbers: dict[object, int] = {}
 
-    async def look(self, log: EventLog, expect: Expect, heard: Sequence[Heard] = ()) -> None:
+    async def look(self, log: EventLog, code: Code, heard: Sequence[Heard] = ()) -> None:
         """Read all sessions, and hold what is new and what is old against the laws."""
         async for head in log.heads():
             records = await log.records(head.session)
             seen = self.sessions.get(head.session)
             if seen is None:
                 seen = self.sessions[head.session] = Seen(head.session, self._numbers)
-            seen.take(records, expect)
+            seen.take(records, code)
             self._check_past_of_fork(seen)
         for one in heard:
             self.sessions[one.session].check_heard(one)
@@ -115,12 +124,12 @@ class Seen:
         self._banned: set[Ref] = set()
         """What somebody took out."""
 
-    def take(self, records: tuple[Record, ...], expect: Expect) -> None:
+    def take(self, records: tuple[Record, ...], code: Code) -> None:
         """Take in the whole session as it was just read."""
         assert records[: len(self.records)] == self.records, "what was stored has changed"
         known = len(self.records)
         for record in records[known:]:
-            self._judge(record, expect)
+            self._judge(record, code)
         self._check_views(records)
         for record in records[known:]:
             if _rewrite_of(record.event) is not None:
@@ -152,7 +161,7 @@ class Seen:
 
     # -- one record
 
-    def _judge(self, record: Record, expect: Expect) -> None:
+    def _judge(self, record: Record, code: Code) -> None:
         old, event = self.state, record.event
         assert record.version == old.version + 1, "versions have a gap"
         self._hash = link(self._hash, record.session, record.version, record.id, record.digest)
@@ -166,7 +175,7 @@ class Seen:
         view = list(new.place.items())
         self.views.append(tuple(self._number(item, {}) for item in view))
         check_told_once(view, record.version)
-        rewrite = self._rewrite(record, old, expect)
+        rewrite = self._rewrite(record, old, code)
         if rewrite is None:
             before = list(old.place.settled)
             assert list(new.place.settled)[: len(before)] == before, f"the view shrank at {record.version}"
@@ -174,7 +183,7 @@ class Seen:
                 assert item.ref is not None
                 self._carries.setdefault(item.ref, frozenset([item.ref]))
         self._check_banned(view, record.version)
-        self._check_agent(record, old)
+        self._check_agent(record, old, code)
         self._provider.hear(record, list(new.place.settled))
         match event:
             case ModelRequested():
@@ -195,7 +204,7 @@ class Seen:
         assert dict(there) == self._items, "the session is not what was said"
         assert len(there) == len(self._items), "something was said twice"
 
-    def _check_agent(self, record: Record, old: State) -> None:
+    def _check_agent(self, record: Record, old: State, code: Code) -> None:
         match record.event:
             case HandoffMade(target=agent) | RunStarted(agent=agent) | ModelRequested(agent=agent):
                 assert self.state.agent == agent
@@ -203,6 +212,9 @@ class Seen:
                 assert self.state.agent == old.agent, f"{record.type} passed control"
         if isinstance(record.event, ModelRequested):
             assert record.event.agent == old.agent, "somebody asks who does not hold control"
+        if isinstance(record.event, RunStarted) and record.session == self.session:
+            begins = code.begins(old.agent)
+            assert begins in (None, record.event.agent), f"{record.event.agent} begins instead of {begins}"
 
     def _check_request(self, record: Record) -> None:
         event = record.event
@@ -224,10 +236,12 @@ class Seen:
             assert getattr(rebuilt, name) == getattr(given, name), name
         assert rebuilt.previous_response_id == given.previous_response_id
         assert rebuilt.conversation == given.conversation
+        if given.first == 0:
+            check_wire(heard.raw)
 
     # -- rewrites
 
-    def _rewrite(self, record: Record, old: State, expect: Expect) -> Rewrite | None:
+    def _rewrite(self, record: Record, old: State, code: Code) -> Rewrite | None:
         """Hold a rewrite against the laws, if this record brings one into effect."""
         version, event = record.version, record.event
         rewrite, cause, puts_of, given = None, "", version, old.place
@@ -239,7 +253,7 @@ class Seen:
                 plain = place(msgspec.structs.replace(old.place, filtered=None), version, event)
                 before, cause = list(plain.settled), "handoff"
                 waiting = old.place.filtered
-                expected = expect(event.source, event.target)
+                expected = code.expect(event.source, event.target)
                 here = record.session == self.session  # what was done before a fork, other code did
                 if waiting is not None:
                     rewrite, puts_of, given = waiting.rewrite, waiting.version, plain
@@ -276,7 +290,9 @@ class Seen:
         new = {item.ref for item in puts if item.ref not in known}
         for item in after:
             assert item.ref in known or item.ref in new, f"{cause} {version} brought {item.ref} back"
-            assert told.union(new).issuperset(all_told(item)), f"{cause} {version} tells what was gone: {item}"
+            assert told.union(new).issuperset(all_told(item)), (
+                f"{cause} {version} tells what was gone: {item}"
+            )
         for item in puts:
             assert item.ref is not None
             made_from = [one for one in here if one.ref != item.ref and _stands_for(item, one)]
@@ -301,7 +317,10 @@ class Seen:
             return
         for item in view:
             assert item.ref is not None
-            back = self._banned.intersection(self._carries.get(item.ref, ()))
+            words = self._carries.get(item.ref, frozenset())
+            if item.folds:  # lines of it may have been taken out
+                words = words.intersection((item.ref, *item.replaces))
+            back = self._banned.intersection(words)
             assert not back, f"{item} at {version} shows {sorted(back)}, which somebody took out"
 
 
@@ -346,6 +365,21 @@ def check_told_once(view: Sequence[Item], version: int) -> None:
         for ref in all_told(item):
             other = teller.setdefault(ref, item)
             assert other is item, f"at {version} {ref} is told by {other.ref} and by {item.ref}"
+
+
+def check_wire(raw: Sequence[bytes]) -> None:
+    """On the wire no id stands twice, and each output names its call."""
+    waiting: dict[str, str] = {}
+    used: set[str] = set()
+    for item in map(json.loads, raw):
+        kind, call_id = item.get("type", "message"), item.get("call_id")
+        if kind in ("function_call", "custom_tool_call"):
+            assert call_id not in used, f"{call_id} is sent twice"
+            used.add(call_id)
+            waiting[call_id] = f"{kind}_output"
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            assert waiting.pop(call_id, None) == kind, f"{kind} {call_id} answers nothing"
+    assert not waiting, f"nothing answers {sorted(waiting)}"
 
 
 def _rewrite_of(event: Event) -> Rewrite | None:

@@ -108,6 +108,11 @@ def test_items_are_equal_if_they_are_the_same_recorded_bytes() -> None:
     assert hash(item(b"{}")) == hash(item(b"{}"))
 
 
+def test_equal_items_are_not_unequal() -> None:
+    assert not (item(b"{}") != item(b"{}"))  # noqa: SIM202
+    assert item(b"{}") != item(b'{"a":1}')
+
+
 def test_an_item_is_not_equal_to_its_data() -> None:
     assert item(b"{}") != {}
 

@@ -38,7 +38,7 @@ from batonlog.projections.testing import check_filter, filter_inputs
 from batonlog.projections.testing.laws import fault_of
 from batonlog.projections.testing.words import say_item, tell
 
-FEW = settings(derandomize=True, database=None, deadline=None, max_examples=40)
+FEW = settings(derandomize=True, database=None, deadline=None, max_examples=30)
 
 Given = FilterInput[Any]
 

@@ -101,6 +101,12 @@ def with_the_latest_again(history: Given) -> FilterOutput:
     return [*history, *history.latest]
 
 
+# microsoft/agent-framework#4695: two providers of history give the same message
+def with_every_message_twice(history: Given) -> FilterOutput:
+    for item in history:
+        yield from (item.replace(role="user"), item.replace(role="user")) if item.role == "user" else (item,)
+
+
 # semantic-kernel#12708 and others: newest first
 def newest_first(history: Given) -> FilterOutput:
     return [item for item in reversed(history) if item.type == "message"]
@@ -223,6 +229,7 @@ BAD = (
     Bad(summary_and_raw_calls, ONCE, "is told twice", 3),
     Bad(compacted_up_to_the_last_call, LEGAL, "answers no call before it", 3),
     Bad(with_the_latest_again, ONCE, "is there twice", 3),
+    Bad(with_every_message_twice, ONCE, "is told twice", 3),
     Bad(newest_first, ORDER, "Item 4.0 stands before 1.0, and stood behind it.", 4),
     Bad(
         with_arguments_taken_out,
