@@ -123,6 +123,7 @@ class Everything(RuleBasedStateMachine):
         self._witness = Witness()
         self._sessions: list[str] = []
         self._ids = Ids()
+        self._look_at_everything = False
         self._process: Process
 
     @initialize(cast=casts, says=inputs, answers=answers)
@@ -254,6 +255,7 @@ class Everything(RuleBasedStateMachine):
         before = self._runner.run(self._found())
         self._runner.run(self._process.end())
         self._start(cast)
+        self._look_at_everything = True
         assert self._runner.run(self._found()) == before
 
     async def _found(self) -> list[Any]:
@@ -288,8 +290,11 @@ class Everything(RuleBasedStateMachine):
         if not self._process.alive:
             self._runner.run(self._process.end())
             self._start(self._process.cast)
+            self._look_at_everything = True
         try:
-            self._runner.run(self._witness.look(self._eyes, self._process.cast, heard))
+            whole, self._look_at_everything = self._look_at_everything, False
+            look = self._witness.look(self._eyes, self._process.cast, heard, everything=whole)
+            self._runner.run(look)
         except BaseException:
             for name, seen in self._witness.sessions.items():
                 note("\n".join([name, *versions(seen)]))
@@ -307,4 +312,4 @@ class Everything(RuleBasedStateMachine):
 
 
 TestEverything = Everything.TestCase
-TestEverything.settings = tried(40, many=2000, steps=15)
+TestEverything.settings = tried(50, many=2000, steps=16)

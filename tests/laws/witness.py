@@ -43,7 +43,7 @@ from batonlog.projections import (
 from batonlog.projections.handover import untaken
 from batonlog.projections.legality import violations
 from batonlog.projections.placement import Placement, place
-from batonlog.projections.state import OVERFLOWED, State, advance, run_state
+from batonlog.projections.state import OVERFLOWED, State, advance
 
 
 class Heard(NamedTuple):
@@ -83,11 +83,15 @@ class Witness:
         self.sessions: dict[str, Seen] = {}
         self._numbers: dict[object, int] = {}
 
-    async def look(self, log: EventLog, code: Code, heard: Sequence[Heard] = ()) -> None:
-        """Read all sessions, and hold what is new and what is old against the laws."""
+    async def look(
+        self, log: EventLog, code: Code, heard: Sequence[Heard] = (), *, everything: bool = False
+    ) -> None:
+        """Read all sessions in which something was stored, or all, and hold old and new against the laws."""
         async for head in log.heads():
-            records = await log.records(head.session)
             seen = self.sessions.get(head.session)
+            if seen is not None and len(seen.records) == head.version and not everything:
+                continue
+            records = await log.records(head.session)
             if seen is None:
                 seen = self.sessions[head.session] = Seen(head.session, self._numbers)
             seen.take(records, code)
@@ -130,26 +134,29 @@ class Seen:
         known = len(self.records)
         for record in records[known:]:
             self._judge(record, code)
-        self._check_views(records)
+        views = self._check_views(records)
         for record in records[known:]:
             if _rewrite_of(record.event) is not None:
-                check_explained(records, record.version)
+                check_explained(records, views, record.version)
 
     # -- every version, from scratch
 
-    def _check_views(self, records: Sequence[Record]) -> None:
+    def _check_views(self, records: Sequence[Record]) -> list[Placement]:
         """Fold anew, and find at each version what was found there before."""
         view, session = Placement(), Placement(rewrites=False)
+        found = [view]
         known: dict[int, tuple[int, Item]] = {}
         for n, record in enumerate(records):
             view = place(view, record.version, record.event)
             session = place(session, record.version, record.event)
+            found.append(view)
             now = tuple(self._number(item, known) for item in view.items())
             assert now == self.views[n], f"the view at version {record.version} has changed"
         for fold, public in ((view, model_history), (session, session_history)):
             assert shown(fold.items()) == shown(public(records)), "a history is not what its fold is"
         assert shown(view.items()) == shown(self.state.place.items())
         assert shown(session.items()) == shown(self._said.items())
+        return found
 
     def _number(self, item: Item, known: dict[int, tuple[int, Item]]) -> int:
         """A number for all that there is to an item."""
@@ -392,7 +399,7 @@ def _rewrite_of(event: Event) -> Rewrite | None:
             return None
 
 
-def check_explained(records: Sequence[Record], version: int) -> None:
+def check_explained(records: Sequence[Record], views: Sequence[Placement], version: int) -> None:
     """The explanation of a rewrite names every item of the views before and after it once."""
     changes = explain_rewrite(records, at=version)
     event = records[version - 1].event
@@ -403,13 +410,12 @@ def check_explained(records: Sequence[Record], version: int) -> None:
             return
         effective = version + 1
         assert explain_rewrite(records, at=effective) == changes
-        old = run_state(records[:version])
-        plain = msgspec.structs.replace(old.place, filtered=None)
+        plain = msgspec.structs.replace(views[version], filtered=None)
         before = list(place(plain, effective, made).settled)
     else:
         effective = version
-        before = list(run_state(records[: version - 1]).place.settled)
-    after = list(run_state(records[:effective]).place.settled)
+        before = list(views[version - 1].settled)
+    after = list(views[effective].settled)
     standing = [change.item for change in changes if change.what != "dropped"]
     assert shown(standing) == shown(after), "an explanation leaves out what is shown"
     kept = [change.item.ref for change in changes if change.what == "kept"]

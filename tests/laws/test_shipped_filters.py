@@ -59,12 +59,12 @@ OTHERS: dict[str, Filter[Any]] = {
 
 @pytest.mark.parametrize("name", ONCE)
 def test_a_shipped_filter_keeps_all_laws_and_applied_twice_is_applied_once(name: str) -> None:
-    check_filter(ONCE[name], idempotent=True, settings=tried(30))
+    check_filter(ONCE[name], idempotent=True, settings=tried(500, many=5_000))
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_any_other_shipped_filter_keeps_all_laws(name: str) -> None:
-    check_filter(OTHERS[name], settings=tried(30))
+    check_filter(OTHERS[name], settings=tried(500, many=5_000))
 
 
 def with_composition(given: FilterInput[Any], composed: Composed) -> FilterInput[Composed]:
