@@ -89,7 +89,9 @@ def rewrite_of(text: str) -> Rewrite:
 
 
 def event_of(line: str, version: int) -> Event:
-    words, _, rewrite = line.partition(": ") if line.startswith(("filter", "rewrite", "edit")) else (line, "", "")
+    words, _, rewrite = (
+        line.partition(": ") if line.startswith(("filter", "rewrite", "edit")) else (line, "", "")
+    )
     match words.split():
         case ["start", agent, *items]:
             given = tuple(item_of(text, version, n) for n, text in enumerate(items or ["u"]))
