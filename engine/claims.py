@@ -25,10 +25,12 @@ _FASTEST_BEAT = 0.05
 class Claim:
     """One session that is driven here, or is about to be."""
 
-    __slots__ = ("driver", "end", "ready")
+    __slots__ = ("driver", "end", "keeps", "ready")
 
     def __init__(self) -> None:
         self.driver: Driver | None = None
+        self.keeps: Held | None = None
+        """What has a lease to be kept and no driver."""
         self.ready = asyncio.Event()
         """It is driven, or it is let go."""
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -68,9 +70,10 @@ class Claims(UserDict[str, Claim]):
             ends = [claim.end for claim in self.values()]
             await asyncio.wait(ends, timeout=max(self.seconds / 3, _FASTEST_BEAT))
             for claim in list(self.values()):
-                if claim.driver is not None:
+                keeper = claim.driver or claim.keeps
+                if keeper is not None:
                     with suppress(LogError):  # the next beat tries again
-                        await claim.driver.renew(self.owner, self.seconds)
+                        await keeper.renew(self.owner, self.seconds)
 
     async def close(self) -> None:
         """Let every driver reach its next append, and see it out."""
@@ -98,6 +101,8 @@ class Held:
         self._claims = claims
         self._joins = joins
         self._claimed = False
+        self._leasing = asyncio.Lock()
+        """Held while the lease is renewed or given back: a late renewal would take it again."""
 
     async def __aenter__(self) -> Self:
         claims, session = self._claims, self.session
@@ -119,6 +124,18 @@ class Held:
             raise
         return self
 
+    def keep(self) -> None:
+        """Keep the lease until the `with` ends, however long that takes. Nobody may take it over then."""
+        self.claim.keeps = self
+        self._claims.beat()
+
+    async def renew(self, owner: str, seconds: float) -> None:
+        """Keep the lease for some more time, unless another worker has taken it."""
+        async with self._leasing:
+            if self.lease is not None:
+                lease = await self._claims.log.acquire(self.session, owner=owner, seconds=seconds)
+                self.lease = lease if lease is not None else self.lease
+
     def take(self) -> Lease:
         """Return the lease, which is the taker's to give back."""
         assert self.lease is not None
@@ -131,9 +148,11 @@ class Held:
         if not self._claimed:
             return
         try:
-            # One whose state nobody knows runs out by itself.
-            if self.lease is not None and self.state is not None:
-                await give_back(self._claims.log, self.lease, self.state)
+            async with self._leasing:
+                lease, self.lease = self.lease, None
+                # One whose state nobody knows runs out by itself.
+                if lease is not None and self.state is not None:
+                    await give_back(self._claims.log, lease, self.state)
         finally:
             self._let_go()
 

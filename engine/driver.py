@@ -105,7 +105,7 @@ class Driver:
                 if first:
                     draft = Draft(self.session, self.state)
                     draft.add(*first)
-                    await self._follow_up(draft)
+                    await self._follow_up(draft, known=True)
                     await self._append(draft)
                 while not self._stopping and await self._advance():
                     pass
@@ -186,8 +186,8 @@ class Driver:
     async def _follow_up(self, draft: Draft, *, known: bool = False) -> None:
         """Decide, until the next thing to do is an effect or to wait.
 
-        What effects have come to is stored with what follows from it, but is `known` without:
-        it is stored first where what follows has to wait for somebody.
+        What effects have come to, and what a run begins with, is stored with what follows from it,
+        but is `known` without: it is stored first where what follows has to wait for somebody.
         """
         while (step := decide(draft.state, late=self._late(draft.state))) is not NOTHING:
             if known and self._intentions.waits(draft.state, step):

@@ -10,6 +10,7 @@ what is recorded.
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -174,7 +175,9 @@ class OpenAIResponsesModel:
     async def count_tokens(self, request: ModelRequest, /) -> int | None:
         """Return how many tokens a request has; None if that is not to be counted, or cannot be."""
         if self._count == "tiktoken":
-            return await asyncio.get_running_loop().run_in_executor(None, _count_here, request)
+            with suppress(OSError):  # its tables could not be fetched
+                return await asyncio.get_running_loop().run_in_executor(None, _count_here, request)
+            return None
         return await self._count_there(request) if self._count == "server" else None
 
     async def _count_there(self, request: ModelRequest) -> int | None:
@@ -190,9 +193,9 @@ class OpenAIResponsesModel:
                     "/responses/input_tokens", content=body, cast_to=httpx2.Response, options=options
                 ),
             )
-        except openai.APIError:  # others than OpenAI do not have it
+            found = load(response.content)
+        except (openai.APIError, ValueError):  # others than OpenAI do not have it
             return None
-        found = load(response.content)
         count = found.get("input_tokens") if isinstance(found, dict) else None
         return count if isinstance(count, int) else None
 

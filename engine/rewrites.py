@@ -70,12 +70,13 @@ class Rewrites:
         Raises UsageError if the provider has refused the view for its length, and it gets no shorter.
         """
         filters = self._setup.compact
-        if not filters or not (state.overflowed or await self._is_long(state, agent, model)):
+        refused = _was_refused(state, model)
+        if not filters or not (refused or await self._is_long(state, agent, model)):
             return None
         rewrite = await _filtered(filters, self._given(state, "compaction"))
         if rewrite is not None:
             return HistoryRewritten(cause="compaction", rewrite=rewrite)
-        if state.overflowed:
+        if refused:
             name, _ = describe(filters)
             raise UsageError(f"the history is too long for {model.name}, and {name} makes it no shorter")
         return None
@@ -88,7 +89,7 @@ class Rewrites:
         estimate = _estimate(state, state.parts.get(agent, Parts()))
         if budget is not None and estimate > budget // 2 and hasattr(model, "count_tokens"):
             return True
-        due = state.overflowed or (budget is not None and estimate > budget)
+        due = _was_refused(state, model) or (budget is not None and estimate > budget)
         return due and any(map(is_async, filters))
 
     async def _is_long(self, state: State, agent: str, model: Model) -> bool:
@@ -131,6 +132,11 @@ class Rewrites:
             repairs=tuple(f"{fault.rule}: {fault.message}" for fault in found),
         )
         return HistoryRewritten(cause="repair", rewrite=rewrite)
+
+
+def _was_refused(state: State, model: Model) -> bool:
+    """Whether this model has refused the view for its length. What is too long for one may do for another."""
+    return state.overflowed and state.place.issuer == issuer_of(model)
 
 
 def _estimate(state: State, parts: Parts) -> int:

@@ -213,6 +213,7 @@ class Sessions:
                 state = held.state = await self.read(session)
                 check_known(session, state)
                 check_settled(session, state)
+                held.keep()  # a filter may take its time
                 rewrites = Rewrites(self._setup, session=session, context=await self._context(session))
                 rewrite = await rewrites.by_hand(filters, state)
                 if rewrite is None:

@@ -1,6 +1,6 @@
 """`own_view`: an agent that control comes back to remembers what it saw itself."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from batonlog.events import Ref
 from batonlog.projections.filters import FilterInput
@@ -26,8 +26,8 @@ def own_view(history: FilterInput[object], /) -> History:
     found = (_since(item, own.version) for item in history)
     since = [item for item in found if item is not None]
     told = {ref for item in since for ref in (*item.replaces, item.ref)}
-    left = [item for item in own if item.ref not in told and told.isdisjoint(item.replaces)]
-    before = untorn(own, History(left))
+    left = (_untold(item, told) for item in own)
+    before = untorn(own, History(item for item in left if item is not None))
     return History([*before, *_made_up_for(before, history), *since], history.version)
 
 
@@ -47,6 +47,20 @@ def _since(item: Item, version: int) -> Item | None:
     silent = tuple(ref for ref in heading.covers if ref.version > version)
     if len(left) == len(parts) and silent == heading.covers:
         return item
+    return fold_of([Part(heading.text, silent), *left]) if left else None
+
+
+def _untold(item: Item, told: Collection[Ref | None]) -> Item | None:
+    """An item, or the lines of a fold, that nothing tells which was said since."""
+    if item.ref in told:
+        return None
+    if not item.folds:
+        return item if not any(ref in told for ref in item.replaces) else None
+    heading, *parts = parts_of(item)
+    left = [part for part in parts if not any(ref in told for ref in part.covers)]
+    if len(left) == len(parts):
+        return item
+    silent = tuple(ref for ref in heading.covers if ref not in told)
     return fold_of([Part(heading.text, silent), *left]) if left else None
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -47,9 +47,9 @@ class _Redact(msgspec.Struct, frozen=True):
 
     def _redacted(self, item: Item) -> Item | None:
         before = item.data
-        if isinstance(before.get("encrypted_content"), str):
+        if _is_sealed(item.type, before):
             return None
-        after = {name: value if name in _STRUCTURE else self._blank(value) for name, value in before.items()}
+        after = {name: self._blank_field(name, value) for name, value in before.items()}
         changes = {name: value for name, value in after.items() if value != before[name]}
         return item.replace(**changes) if changes else item
 
@@ -59,10 +59,10 @@ class _Redact(msgspec.Struct, frozen=True):
             case str():
                 return self._blank_text(value)
             case dict():
-                return {
-                    key: inner if key in _STRUCTURE or key in _MEDIA else self._blank(inner)
-                    for key, inner in value.items()
-                }
+                out = {key: self._blank_field(key, inner) for key, inner in value.items()}
+                if "logprobs" in out and out.get("text") != value.get("text"):
+                    out["logprobs"] = []  # the text again, token by token
+                return out
             case list():
                 return [self._blank(inner) for inner in value]
             case bool() | None:
@@ -70,6 +70,13 @@ class _Redact(msgspec.Struct, frozen=True):
             case _:  # a number that matches as a text
                 text = json.dumps(value)
                 return changed if (changed := self._change(text)) != text else value
+
+    def _blank_field(self, name: str, value: JSON) -> JSON:
+        if name in _STRUCTURE or name in _MEDIA:
+            return value
+        if name in _FREE and isinstance(value, dict):
+            return self._blank_inside(value)
+        return self._blank(value)
 
     def _blank_text(self, text: str) -> str:
         if (found := _json_in(text)) is not None and (changed := self._blank_inside(found)) != found:
@@ -96,6 +103,17 @@ _STRUCTURE = frozenset(
 """Fields that say what an item is: changed, it would be another one, or none."""
 
 _MEDIA = frozenset({"image_url", "file_id", "file_data", "file_url"})
+
+
+_FREE = frozenset({"arguments", "attributes", "env"})
+"""Objects with names of somebody's own: nothing in them is structure."""
+
+
+def _is_sealed(kind: str, data: Mapping[str, JSON]) -> bool:
+    """Whether only the provider can read an item: it may hold anything."""
+    if isinstance(data.get("encrypted_content"), str) or kind == "item_reference":
+        return True
+    return kind == "reasoning" and not data.get("summary") and not data.get("content")
 
 
 def _json_in(text: str) -> Any:

@@ -181,9 +181,9 @@ class State(Struct, gc=False):
     counted: tuple[int, int] | None = None
     """Tokens of the view as the provider last counted them, and its bytes then; None after a rewrite."""
     compacted: int = 0
-    """Bytes of the view after the latest compaction."""
+    """Bytes of the view after the latest compaction, or after a rewrite that made it shorter since."""
     overflowed: bool = False
-    """The provider refused the view for its length, and it was not compacted since."""
+    """The provider refused the view for its length, and it was not rewritten since."""
     squeezed: bool = False
     """It did so for this turn."""
     notes: dict[str, Raw] = {}
@@ -505,7 +505,8 @@ def _spent(new: State, rewrite: Rewrite) -> None:
 def _view_changed(new: State) -> None:
     """After a rewrite what the provider holds is no longer what the model is shown."""
     _break_chain(new)
-    new.unchecked, new.counted = True, None
+    new.unchecked, new.counted, new.overflowed = True, None, False
+    new.compacted = min(new.compacted, new.place.settled.size())
 
 
 def _break_chain(new: State) -> None:
@@ -523,7 +524,7 @@ def _history_rewritten(new: State, version: int, event: HistoryRewritten) -> Non
     _view_changed(new)
     _spent(new, event.rewrite)
     if event.cause == "compaction":
-        new.compacted, new.overflowed = new.place.settled.size(), False
+        new.compacted = new.place.settled.size()
 
 
 def _guardrail_tripped(new: State, version: int, event: Any) -> None:

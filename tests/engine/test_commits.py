@@ -119,3 +119,22 @@ async def test_an_output_is_stored_before_a_conversation_is_opened() -> None:
     agents = [Agent("a", handoffs=[handoff("b", input_filter=keep_last(1))]), Agent("b")]
     await Engine(log, agents=agents, model=Kept(TO_B, "end")).run("go", session="s")
     assert seen[-1] == "handoff.made"
+
+
+async def test_what_a_run_begins_with_is_stored_before_async_instructions_are_asked() -> None:
+    log = Watched()
+    slow = Slow(log)
+    agents = [Agent("a", instructions=slow.as_instructions, model=ScriptedModel("end"))]
+    await Engine(log, agents=agents).run("go", session="s")
+    assert slow.seen == ["run.started"]
+
+
+async def test_a_run_can_be_cancelled_while_its_first_instructions_are_asked() -> None:
+    log = MemoryLog()
+
+    async def cancelling(context: RunContext[Any]) -> str:
+        await engine.cancel("s")
+        return "Help."
+
+    engine = Engine(log, agents=[Agent("a", instructions=cancelling, model=ScriptedModel())])
+    assert (await engine.run("go", session="s")).status == "cancelled"

@@ -1,5 +1,6 @@
 """Compaction: a view that grows too long is rewritten before it is sent, once and for good."""
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from importlib.machinery import ModuleSpec
@@ -229,6 +230,43 @@ async def test_without_a_compaction_an_overflow_fails_the_run_and_one_given_late
     assert (await better.resume("s")).final_output == "second"
 
 
+async def test_after_an_edit_a_view_that_was_too_long_is_asked_with_again() -> None:
+    _, model, engine = await overflowed(compact=lambda history: history)
+    with pytest.raises(RunFailedError, match="makes it no shorter"):
+        await engine.run("two", session="s")
+    await engine.rewrite("s", keep_last(1))
+    assert (await engine.run("three", session="s")).final_output == "second"
+    assert texts(model.requests[-1].input) == ["two", "three"]
+
+
+async def test_what_was_too_long_for_one_model_is_sent_to_another() -> None:
+    log, _, engine = await overflowed(compact=lambda history: history)
+    with pytest.raises(RunFailedError, match="makes it no shorter"):
+        await engine.run("two", session="s")
+    other = Agent("a", model=ScriptedModel("done", name="larger"))
+    engine = Engine(log, agents=[other], compact=lambda history: history)
+    assert (await engine.resume("s")).final_output == "done"
+
+
+async def test_a_view_that_an_edit_made_short_is_compacted_at_the_budget_again() -> None:
+    log = MemoryLog()
+    sizes: list[int] = []
+
+    def latest(history: History) -> History:
+        sizes.append(sum(len(item.held) for item in history))
+        return history[-1:]
+
+    model = ScriptedModel(*["ok"] * 8)
+    engine = Engine(log, agents=[Agent("a", model=model)], compact=latest, compact_above=500)
+    await engine.run("hello", session="s")
+    await engine.run("long " * 4000, session="s")  # as short as it gets, and far over the budget
+    await engine.rewrite("s", lambda history: [{"role": "user", "content": "short"}])
+    for _ in range(4):
+        await engine.run("more " * 200, session="s")
+    assert len(sizes) > 1
+    assert max(sizes[1:]) < 5000
+
+
 class RefusedError(Exception):
     status_code, code = 400, "context_length_exceeded"
 
@@ -283,6 +321,31 @@ async def test_a_provider_that_cannot_count_is_estimated() -> None:
         model = OpenAIResponsesModel(
             "m", client=server.client.with_options(base_url=f"{server.base_url}/x"), count="server"
         )
+        assert await model.count_tokens(request_of(View(), Parts(), "a", ("there", "m"))) is None
+
+
+async def test_what_is_no_count_is_estimated() -> None:
+    async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(page, "127.0.0.1", 0) as server, FakeResponsesServer() as fake:
+        port = server.sockets[0].getsockname()[1]
+        client = fake.client.with_options(base_url=f"http://127.0.0.1:{port}/v1")
+        model = OpenAIResponsesModel("m", client=client, count="server")
+        assert await model.count_tokens(request_of(View(), Parts(), "a", ("there", "m"))) is None
+
+
+async def test_without_tables_to_count_with_it_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(model: str) -> None:
+        raise ConnectionError(model)
+
+    tables = SimpleNamespace(__spec__=ModuleSpec("tiktoken", None), encoding_for_model=offline)
+    monkeypatch.setitem(sys.modules, "tiktoken", tables)
+    async with FakeResponsesServer() as server:
+        model = OpenAIResponsesModel("m", client=server.client, count="tiktoken")
         assert await model.count_tokens(request_of(View(), Parts(), "a", ("there", "m"))) is None
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable
 
+import msgspec
 import pytest
 
 from batonlog.events import Record, Ref
 from batonlog.projections import FilterInput, History, Item, model_history, nest_history, own_view
+from batonlog.projections.items import as_item
 from batonlog.projections.state import run_state
 
 Log = Callable[..., tuple[Record, ...]]
@@ -63,6 +65,22 @@ def test_what_a_filter_made_of_the_agents_own_words_is_left_out(log: Log, show: 
 def test_what_tells_old_and_new_together_is_told_once(log: Log, show: Show) -> None:
     records = log(*AWAY, "ask back", "answer m", "complete 7.0", "rewrite: put m=all 1.0 7.0")
     assert show(own_view(given(records, own=5))) == "m3.0 c3.1 o5.0 +9.0"
+
+
+def test_of_an_agents_own_nest_the_lines_stay_that_nothing_tells_since(log: Log) -> None:
+    records = log("start front", "ask front", "answer m c", "hand 3.1 front back", "ask back", "answer m")
+    data = given(records, own=4)
+    (made,) = nest_history(data[1:4])
+    nest = msgspec.structs.replace(made, ref=Ref(4, 1))
+    summary = {"type": "message", "role": "assistant", "content": "in short"}
+    both = Item(None, as_item(summary).held, replaces=(Ref(3, 0), Ref(6, 0)))
+    again = FilterInput(
+        [both], version=6, cause="handoff", session="s", context=None, split=0, own=History([nest], 4)
+    )
+    before, since = own_view(again)
+    assert since is both
+    assert before.replaces == (Ref(3, 1), Ref(4, 0))
+    assert "message 3.0" not in before.text
 
 
 def test_a_filters_own_word_is_shown(log: Log, show: Show) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from batonlog.events import JSON, Ref, UsageError
+from batonlog.events.values import dump
 from batonlog.projections import History, Item, check_legal, nest_history, redact
 from batonlog.projections.filters import describe
 from batonlog.projections.items import as_item
@@ -78,6 +80,27 @@ def test_media_are_left_alone() -> None:
 def test_what_does_not_match_is_kept_as_it_was_recorded() -> None:
     item = one({"role": "user", "content": '{"a": 1.50}'})
     assert list(redact(CODE)(History([item]))) == [item]
+
+
+def test_names_of_somebodys_own_are_no_structure() -> None:
+    found = {"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": []}
+    told: dict[str, JSON] = {**found, "results": [{"file_id": "f4711", "attributes": {"name": "4711"}}]}
+    (item,) = redact(CODE)(History([Item(Ref(1, 0), Raw(dump(told)))]))
+    assert item.data["results"] == [{"file_id": "f4711", "attributes": {"name": "[redacted]"}}]
+
+
+def test_a_blanked_text_is_not_told_by_its_tokens() -> None:
+    tokens: list[JSON] = [{"token": "47", "logprob": 0}, {"token": "11", "logprob": 0}]
+    said: JSON = [{"type": "output_text", "text": "4711", "annotations": [], "logprobs": tokens}]
+    left = [{"type": "output_text", "text": "[redacted]", "annotations": [], "logprobs": []}]
+    assert after({"role": "assistant", "content": said})["content"] == left
+
+
+def test_what_points_to_something_that_only_its_provider_holds_is_dropped() -> None:
+    thought = one({"type": "reasoning", "id": "rs_1", "summary": []})
+    pointer = one({"type": "item_reference", "id": "msg_1"})
+    plain = one({"role": "assistant", "content": "hi"})
+    assert list(redact(CODE)(History([pointer, thought, plain]))) == [plain]
 
 
 def test_what_nobody_can_read_is_dropped() -> None:
