@@ -149,6 +149,7 @@ class Driver:
             try:
                 await self._append(draft)
             except ConflictError:  # facts are kept; decisions are made again
+                await asyncio.sleep(0)  # others have their turn, also if a filter of ours is who appends
                 await self._catch_up()
                 return True
         del self._flights.landed[: len(outcomes)]

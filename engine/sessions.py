@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -40,6 +41,9 @@ from batonlog.projections import Filter, RunResult
 from batonlog.projections.items import Item
 from batonlog.projections.result import result_of
 from batonlog.projections.state import State, advance, run_state
+
+_TRIES = 20
+"""How often an edit is computed again because somebody appended meanwhile."""
 
 _REMEMBERED = 64
 """How many sessions that are at rest are kept folded."""
@@ -208,7 +212,7 @@ class Sessions:
     async def rewrite(self, session: str, filters: Sequence[Filter[Any]]) -> int:
         """Edit what the model sees from here on; return the version."""
         await self.state(session)  # raises UnknownSessionError
-        while True:
+        for tried in count(1):
             async with self._claims.hold(session) as held:
                 state = held.state = await self.read(session)
                 check_known(session, state)
@@ -229,9 +233,12 @@ class Sessions:
                         lease=held.lease,
                     )
                 except ConflictError:  # a filter is a computation: it is asked again
+                    if tried == _TRIES:  # does it append to this very session?
+                        raise
                     continue
                 held.state = draft.state
                 return done.version
+        raise AssertionError("unreachable")
 
     async def _context(self, session: str) -> Any:
         """The context of a session for which none was given."""

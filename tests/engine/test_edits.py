@@ -16,6 +16,7 @@ from batonlog.engine import (
 )
 from batonlog.engine.testing import ScriptedModel, assistant_message, function_call
 from batonlog.events import (
+    ConflictError,
     Limits,
     MemoryLog,
     SQLiteLog,
@@ -271,3 +272,20 @@ async def test_an_edit_lasts_in_a_fork_and_after_a_restart(tmp_path: Any) -> Non
     async with SQLiteLog(tmp_path / "log.db") as log:
         for session in ("s", "t"):
             assert texts(model_history(await log.records(session))) == ["second"]
+
+
+async def test_a_filter_that_appends_to_its_own_session_ends_in_a_conflict() -> None:
+    log = MemoryLog()
+    engine, _ = await played(log, "first", "second")
+    calls = 0
+
+    async def noting(history: FilterInput[object]) -> History:
+        nonlocal calls
+        calls += 1
+        await engine.note("s", "edited", calls)
+        return history[1:]
+
+    with pytest.raises(ConflictError):
+        await engine.rewrite("s", noting)
+    assert calls == 20
+    assert rewrites(await log.records("s")) == []
