@@ -374,7 +374,7 @@ class Rewrite(_Value):
     """Its parameters, for people."""
     operations: Foreigns
     """`["take", start, stop]`, `["take", start, stop, at]`, `["put", item, covers]` and, for a message
-    that tells its covers part by part, `["put", item, covers, folds]`; in order."""
+    that tells its covers part by part, `["put", item, covers, lines]`; in order."""
     repairs: tuple[str, ...] = ()
     """What had to be mended, in words."""
     steps: tuple[tuple[str, tuple[Ref, ...], tuple[int, ...]], ...] = ()

@@ -100,10 +100,10 @@ class Item(Struct, frozen=True, gc=False, eq=False):
     """What it was made from, if a filter edited it."""
     thought: bool = False
     """Reasoning stood directly before it in its response."""
-    folds: tuple[int, ...] = ()
-    """Of a fold: how many of `replaces` each part of its content tells. See folds.py."""
+    lines: tuple[int, ...] = ()
+    """Of a nest: how many of `replaces` each part of its content tells. See lines.py."""
     sources: "tuple[Item | None, ...]" = ()
-    """Of a fold: the item whose line each part is; None for what is no item's line."""
+    """Of a nest: the item whose line each part is; None for what is no item's line."""
     _head: Head | None = None
     _odd: bool = False
     """Edited, and no item by our rules before that: so it came from a provider, or a log."""
@@ -164,7 +164,7 @@ class Item(Struct, frozen=True, gc=False, eq=False):
             replaces=self.covers,
             thought=self.thought,
             _odd=same and (self._odd or _wrong(before) is not None),
-            **(_folded(self, data) if self.folds else {}),
+            **(_told_alike(self, data) if self.lines else {}),
         )
 
     @property
@@ -190,11 +190,11 @@ class Item(Struct, frozen=True, gc=False, eq=False):
         return f"Item({self.ref or 'new'} {self.role or self.type} {text[:40]!r})"
 
 
-def _folded(fold: Item, edited: dict[str, JSON]) -> dict[str, Any]:
-    """What of a fold an edited copy keeps: all, if it still has the same parts."""
+def _told_alike(nest: Item, edited: dict[str, JSON]) -> dict[str, Any]:
+    """What of a nest an edited copy keeps: all, if it still has the same parts."""
     content = edited.get("content")
-    same = isinstance(content, list) and len(content) == len(fold.folds)
-    return {"folds": fold.folds, "sources": fold.sources} if same else {}
+    same = isinstance(content, list) and len(content) == len(nest.lines)
+    return {"lines": nest.lines, "sources": nest.sources} if same else {}
 
 
 def is_made_up(item: Item) -> bool:

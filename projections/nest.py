@@ -1,7 +1,7 @@
 """`nest_history`: the earlier conversation folded into one message.
 
 What is folded is known by ref, never by reading a text back. Each item becomes a line of JSON
-in a part of its own (folds.py), so a second nest adds lines to the first, whatever any of them
+in a part of its own (lines.py), so a second nest adds lines to the first, whatever any of them
 says: text that looks like a marker or a role, line separators of all sorts, and quotes are
 inside a JSON string and stay there, as they were written.
 """
@@ -13,9 +13,9 @@ from msgspec import Raw
 
 from batonlog.events import JSON, Ref
 from batonlog.events.values import dump
-from batonlog.projections.folds import Part, fold_of, one_line, parts_of
 from batonlog.projections.history import History
 from batonlog.projections.items import TEXT_PARTS, Item
+from batonlog.projections.lines import Line, lines_of, nest_of, one_line
 from batonlog.projections.pairing import Pairing, called, is_call, is_output, program_of
 from batonlog.projections.wire import keeps_id
 
@@ -40,7 +40,7 @@ def nest_history(history: History, /, *, mapper: Callable[[History], str] | None
     """
     stays = _staying(history)
     folded = [item for n, item in enumerate(history) if n not in stays]
-    if not any(_can_be_read(item) for item in folded) or (len(folded) == 1 and folded[0].folds):
+    if not any(_can_be_read(item) for item in folded) or (len(folded) == 1 and folded[0].lines):
         return history[:]
     nest = _told(folded) if mapper is None else _mapped(History(folded, history.version), mapper)
     # The nest never comes behind the question: some providers refuse what ends with the assistant.
@@ -74,11 +74,11 @@ def _question(history: Sequence[Item]) -> int | None:
 
 
 def _can_be_read(item: Item) -> bool:
-    return bool(item.folds) or _line(item) is not None
+    return bool(item.lines) or _line(item) is not None
 
 
 def _can_be_told(item: Item) -> bool:
-    if item.folds:
+    if item.lines:
         return True
     if item.type == "message" and item.role in ("system", "developer"):
         return False
@@ -130,25 +130,25 @@ def _add_groups(history: Sequence[Item], stays: set[int]) -> None:
 
 
 def _told(folded: Sequence[Item]) -> Item:
-    """One fold of all: the lines of earlier folds and of new items, in the order in which they were said."""
-    told: list[list[Part]] = [[]]
+    """One nest of all: the lines of earlier nests and of new items, in the order in which they were said."""
+    told: list[list[Line]] = [[]]
     silent: list[Ref] = []
     for item in folded:
-        if item.folds:
-            heading, *rest = parts_of(item)
+        if item.lines:
+            heading, *rest = lines_of(item)
             silent.extend(heading.covers)
             told.append(rest)
         elif (text := _line(item)) is None:
             silent.extend(item.covers)
         else:
-            told[0].append(Part(text, item.covers, item))
+            told[0].append(Line(text, item.covers, item))
     merged = merge(*map(_keyed, told), key=lambda pair: pair[0])
-    return fold_of([Part(HEADING, tuple(silent)), *(part for _, part in merged)])
+    return nest_of([Line(HEADING, tuple(silent)), *(part for _, part in merged)])
 
 
-def _keyed(parts: Sequence[Part]) -> list[tuple[Ref, Part]]:
+def _keyed(parts: Sequence[Line]) -> list[tuple[Ref, Line]]:
     """Parts with the latest ref so far, by which sequences of them merge without changing their own order."""
-    out: list[tuple[Ref, Part]] = []
+    out: list[tuple[Ref, Line]] = []
     latest = Ref(0, 0)
     for part in parts:
         latest = max([latest, *part.covers[:1]])

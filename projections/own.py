@@ -4,10 +4,10 @@ from collections.abc import Collection, Sequence
 
 from batonlog.events import Ref
 from batonlog.projections.filters import FilterInput
-from batonlog.projections.folds import Part, fold_of, parts_of
 from batonlog.projections.history import History
 from batonlog.projections.items import Item, is_made_up
 from batonlog.projections.legality import untorn, violations
+from batonlog.projections.lines import Line, lines_of, nest_of
 
 
 def own_view(history: FilterInput[object], /) -> History:
@@ -39,29 +39,29 @@ def _made_up_for(before: History, history: History) -> list[Item]:
 
 
 def _since(item: Item, version: int) -> Item | None:
-    """An item, or the lines of a fold, that tell anything which was said after that version."""
-    if not item.folds:
+    """An item, or the lines of a nest, that tell anything which was said after that version."""
+    if not item.lines:
         return item if not item.covers or _is_later(item.covers, version) else None
-    heading, *parts = parts_of(item)
+    heading, *parts = lines_of(item)
     left = [part for part in parts if not part.covers or _is_later(part.covers, version)]
     silent = tuple(ref for ref in heading.covers if ref.version > version)
     if len(left) == len(parts) and silent == heading.covers:
         return item
-    return fold_of([Part(heading.text, silent), *left]) if left else None
+    return nest_of([Line(heading.text, silent), *left]) if left else None
 
 
 def _untold(item: Item, told: Collection[Ref | None]) -> Item | None:
-    """An item, or the lines of a fold, that nothing tells which was said since."""
+    """An item, or the lines of a nest, that nothing tells which was said since."""
     if item.ref in told:
         return None
-    if not item.folds:
+    if not item.lines:
         return item if not any(ref in told for ref in item.replaces) else None
-    heading, *parts = parts_of(item)
+    heading, *parts = lines_of(item)
     left = [part for part in parts if not any(ref in told for ref in part.covers)]
     if len(left) == len(parts):
         return item
     silent = tuple(ref for ref in heading.covers if ref not in told)
-    return fold_of([Part(heading.text, silent), *left]) if left else None
+    return nest_of([Line(heading.text, silent), *left]) if left else None
 
 
 def _is_later(covers: Sequence[Ref], version: int) -> bool:

@@ -36,8 +36,8 @@ from batonlog.events import (
     ToolAbandoned,
     ToolReturned,
 )
-from batonlog.projections.folds import Part, fold_of, parts_of
 from batonlog.projections.items import OURS, Item, is_made_up, items_of
+from batonlog.projections.lines import Line, lines_of, nest_of
 from batonlog.projections.rewrite import Past, rewritten
 from batonlog.projections.view import View
 
@@ -228,11 +228,11 @@ def _without(view: View, gone: Collection[Ref], puts: Mapping[Ref, Item]) -> Vie
 
 
 def _rest_of(item: Item, gone: Collection[Ref]) -> Item | None:
-    """What of a fold does not tell of what is gone; None of anything else: it cannot be taken apart."""
-    if not item.folds or item.ref in gone:
+    """What of a nest does not tell of what is gone; None of anything else: it cannot be taken apart."""
+    if not item.lines or item.ref in gone:
         return None
-    heading, *parts = parts_of(item)
+    heading, *parts = lines_of(item)
     left = [part for part in parts if not any(ref in gone for ref in part.covers)]
     silent = tuple(ref for ref in heading.covers if ref not in gone)
-    rest = fold_of([Part(heading.text, silent), *left])
+    rest = nest_of([Line(heading.text, silent), *left])
     return msgspec.structs.replace(rest, ref=item.ref) if left else None

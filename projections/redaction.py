@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from batonlog.events import JSON, UsageError
-from batonlog.projections.folds import one_line
 from batonlog.projections.history import History
 from batonlog.projections.items import Item
 from batonlog.projections.legality import untorn
+from batonlog.projections.lines import one_line
 
 REDACTED = "[redacted]"
 """What stands in the place of a match."""

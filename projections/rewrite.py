@@ -4,7 +4,7 @@
 included; `["take", start, stop, at]` takes them of the settled view that the event at that
 version found. `["put", item]` and `["put", item, covers]` put a new item in; `covers` are the
 refs of what it was made from, and without it the item counts as made from all that the filter
-saw. `["put", item, covers, folds]` puts in a fold (folds.py): a message, and how many of the
+saw. `["put", item, covers, lines]` puts in a nest (lines.py): a message, and how many of the
 covers each part of its content tells. Positions, not ids: so it replays without the filter, and
 no payload holds its own version.
 """
@@ -63,7 +63,7 @@ def rewritten(before: View, rewrite: Rewrite, *, past: Past, version: int, first
 
 
 def _read(data: Any) -> tuple[str, Any, Any, Any] | None:
-    """Kind, start or item, stop or covers, and version or folds of an operation; None for what is none."""
+    """Kind, start or item, stop or covers, and version or lines of an operation; None for what is none."""
     held = data if type(data) is Raw else Raw(dump(data))
     try:
         operation = _operations.decode(held)
@@ -76,8 +76,8 @@ def _read(data: Any) -> tuple[str, Any, Any, Any] | None:
         )
     if operation.kind == "put":
         covers = load(operation.second) if bytes(operation.second) else None
-        folds = operation.third if isinstance(operation.third, tuple) else ()
-        return "put", operation.first, covers, folds
+        lines = operation.third if isinstance(operation.third, tuple) else ()
+        return "put", operation.first, covers, lines
     start, stop = load(operation.first), load(operation.second) if bytes(operation.second) else None
     if operation.kind != "take" or not (isinstance(start, int) and isinstance(stop, int)):
         return None
@@ -116,7 +116,7 @@ class _Sources:
 def _by_ref(view: View) -> dict[Ref, Item]:
     known: dict[Ref, Item] = {}
     for item in view:
-        if item.folds:
+        if item.lines:
             known.update((source.ref, source) for source in item.sources if source is not None and source.ref)
         elif len(item.replaces) == 1:
             known.setdefault(item.replaces[0], item)
@@ -124,10 +124,10 @@ def _by_ref(view: View) -> dict[Ref, Item]:
     return known
 
 
-def _put(held: Raw, covers: JSON, folds: tuple[int, ...], sources: _Sources, ref: Ref) -> Item:
+def _put(held: Raw, covers: JSON, lines: tuple[int, ...], sources: _Sources, ref: Ref) -> Item:
     refs = _refs(covers)
-    if folds and sum(folds) == len(refs):
-        return Item(ref, held, replaces=refs, folds=folds, sources=_lines(refs, folds, sources))
+    if lines and sum(lines) == len(refs):
+        return Item(ref, held, replaces=refs, lines=lines, sources=_lines(refs, lines, sources))
     source = sources.get(refs[0]) if len(refs) == 1 else None
     if source is None:
         return Item(ref, held, replaces=refs)
@@ -138,11 +138,11 @@ def _put(held: Raw, covers: JSON, folds: tuple[int, ...], sources: _Sources, ref
     return Item(ref, held, source.agent, answers, issuer, refs, source.thought)
 
 
-def _lines(refs: Sequence[Ref], folds: Sequence[int], sources: _Sources) -> tuple[Item | None, ...]:
-    """The item whose line each part of a fold is."""
-    stops = accumulate(folds)
+def _lines(refs: Sequence[Ref], lines: Sequence[int], sources: _Sources) -> tuple[Item | None, ...]:
+    """The item whose line each part of a nest is."""
+    stops = accumulate(lines)
     return tuple(
-        sources.get(refs[stop - 1]) if n == 1 else None for n, stop in zip(folds, stops, strict=True)
+        sources.get(refs[stop - 1]) if n == 1 else None for n, stop in zip(lines, stops, strict=True)
     )
 
 
@@ -181,10 +181,10 @@ def operations(before: Sequence[Item], after: Iterable[Item], *, past: Past = ()
 
 def _put_operation(item: Item) -> list[JSON]:
     put: list[JSON] = ["put", item.held]
-    if not item.replaces and not item.folds:
+    if not item.replaces and not item.lines:
         return put
     put.append([[ref.version, ref.index] for ref in item.replaces])
-    return [*put, list(item.folds)] if item.folds else put
+    return [*put, list(item.lines)] if item.lines else put
 
 
 def _find(item: Item, past: Past) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Filters that keep some items and drop the others. What a fold tells of the others goes too."""
+"""Filters that keep some items and drop the others. What a nest tells of the others goes too."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,27 +6,27 @@ from typing import Any
 import msgspec
 
 from batonlog.events import UsageError
-from batonlog.projections.folds import fold_of, parts_of
 from batonlog.projections.history import History
 from batonlog.projections.items import Item
 from batonlog.projections.legality import is_output_of_a_model, untorn
+from batonlog.projections.lines import lines_of, nest_of
 from batonlog.projections.pairing import Pairing, is_call, is_output, program_of
 from batonlog.projections.wire import keeps_id
 
 
 def kept(history: History, wanted: Callable[[Item], bool]) -> History:
-    """Keep the wanted items, and of each fold the lines of wanted items."""
-    found = (_kept_of(item, wanted) if item.folds else item if wanted(item) else None for item in history)
+    """Keep the wanted items, and of each nest the lines of wanted items."""
+    found = (_kept_of(item, wanted) if item.lines else item if wanted(item) else None for item in history)
     return History((item for item in found if item is not None), history.version)
 
 
-def _kept_of(fold: Item, wanted: Callable[[Item], bool]) -> Item | None:
-    """A fold with only the lines of what is wanted; None if nothing is left to tell."""
-    heading, *parts = parts_of(fold)
+def _kept_of(nest: Item, wanted: Callable[[Item], bool]) -> Item | None:
+    """A nest with only the lines of what is wanted; None if nothing is left to tell."""
+    heading, *parts = lines_of(nest)
     left = [part for part in parts if part.source is None or wanted(part.source)]
     if len(left) == len(parts):
-        return fold
-    return fold_of([heading, *left]) if left else None
+        return nest
+    return nest_of([heading, *left]) if left else None
 
 
 def messages_only(history: History, /) -> History:
@@ -129,7 +129,7 @@ def turns_start(history: Sequence[Item], n: int) -> int:
     response: object = None
     waiting: int | None = None  # where the input before the next model call begins
     for place, item in enumerate(history):
-        if not item.folds and len(item.replaces) < 2 and is_output_of_a_model(item):
+        if not item.lines and len(item.replaces) < 2 and is_output_of_a_model(item):
             made_by = item.covers[0].version if item.covers else place
             if waiting is not None or made_by != response:
                 starts.append(place if waiting is None else waiting)

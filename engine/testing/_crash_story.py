@@ -34,8 +34,8 @@ from batonlog.projections import (
     session_history,
     usage,
 )
-from batonlog.projections.folds import parts_of
 from batonlog.projections.items import OURS
+from batonlog.projections.lines import lines_of
 
 
 class Story(Struct, frozen=True):
@@ -107,10 +107,10 @@ def _items(history: History) -> tuple[Any, ...]:
 
 
 def _told(item: Item) -> JSON:
-    """What an item says. The lines of a fold name calls by their keys, which are versions."""
-    if not item.folds:
+    """What an item says. The lines of a nest name calls by their keys, which are versions."""
+    if not item.lines:
         return item.data
-    return [part.text if part.source is None else _told(part.source) for part in parts_of(item)]
+    return [part.text if part.source is None else _told(part.source) for part in lines_of(item)]
 
 
 def _runs(records: Sequence[Record]) -> Iterator[tuple[str, str, str]]:

@@ -121,7 +121,7 @@ def _differs(
 
 
 def _shown(items: Sequence[Item]) -> list[tuple[object, ...]]:
-    return [(item.ref, bytes(item.held), item.replaces, item.folds) for item in items]
+    return [(item.ref, bytes(item.held), item.replaces, item.lines) for item in items]
 
 
 # -- from here, once, in order
@@ -217,7 +217,7 @@ def _stands_at(item: Item, given: Given) -> Ref | None:
     """The item of the history that one is, or is an edited copy of."""
     if item.ref is not None:
         return item.ref
-    if item.folds or (item.role == "assistant" and item.agent is None):
+    if item.lines or (item.role == "assistant" and item.agent is None):
         return None  # somebody's summary: it stands where its filter likes
     found = [
         one.ref

@@ -22,8 +22,8 @@ from batonlog.projections import (
     only_agents,
     redact,
 )
-from batonlog.projections.folds import parts_of
 from batonlog.projections.items import as_item
+from batonlog.projections.lines import lines_of
 from batonlog.projections.rewrite import operations, rewritten
 from batonlog.projections.view import View
 
@@ -58,8 +58,8 @@ def recorded(before: Sequence[Item], after: Sequence[Item], version: int) -> His
 
 def lines(history: History) -> list[Any]:
     """What the one nest of a history tells."""
-    (nest,) = [item for item in history if item.folds]
-    return [json.loads(part.text) for part in parts_of(nest)[1:]]
+    (nest,) = [item for item in history if item.lines]
+    return [json.loads(part.text) for part in lines_of(nest)[1:]]
 
 
 def user(text: JSON) -> dict[str, JSON]:
@@ -157,4 +157,4 @@ def test_what_was_folded_at_one_hop_stays_folded_at_the_next(later: Any) -> None
     hop = recorded(first, nest_history(History(first)), 4)
     again = recorded(hop, list(later(hop)), 5)
     assert [line["text"] for line in lines(again)] == ["one", "two"]
-    assert [item.text for item in again if not item.folds] == ["three"]
+    assert [item.text for item in again if not item.lines] == ["three"]

@@ -21,7 +21,7 @@ from batonlog.projections import (
     nest_history,
     session_history,
 )
-from batonlog.projections.folds import parts_of
+from batonlog.projections.lines import lines_of
 
 PASS = function_call("transfer_to_pay", {}, call_id="h1")
 
@@ -86,8 +86,8 @@ def kinds(history: History) -> list[str]:
 
 
 def told(history: History) -> list[Any]:
-    (nest,) = [item for item in history if item.folds]
-    return [json.loads(part.text) for part in parts_of(nest)[1:]]
+    (nest,) = [item for item in history if item.lines]
+    return [json.loads(part.text) for part in lines_of(nest)[1:]]
 
 
 PAIR = ["function_call", "function_call_output"]

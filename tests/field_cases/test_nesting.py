@@ -21,7 +21,7 @@ from batonlog.projections import (
     messages_only,
     nest_history,
 )
-from batonlog.projections.folds import parts_of
+from batonlog.projections.lines import lines_of
 
 pytestmark = needs_the_cases
 
@@ -30,8 +30,8 @@ NEST = {"nest": nest_history}
 
 def told(history: History) -> list[dict[str, Any]]:
     """The lines of the one nest in a history."""
-    (nest,) = [item for item in history if item.folds]
-    return [json.loads(part.text) for part in parts_of(nest)[1:]]
+    (nest,) = [item for item in history if item.lines]
+    return [json.loads(part.text) for part in lines_of(nest)[1:]]
 
 
 @every_way

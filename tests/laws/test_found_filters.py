@@ -105,7 +105,7 @@ async def told(older: History) -> str:
 async def test_what_was_taken_out_does_not_come_back_as_a_line_of_an_older_nest() -> None:
     shown = await shown_again(nest_history, without_code)
     assert not any("1234" in item.text for item in shown)
-    assert any("I keep it." in item.text and item.folds for item in shown)
+    assert any("I keep it." in item.text and item.lines for item in shown)
 
 
 async def test_what_was_taken_out_does_not_come_back_inside_an_older_summary() -> None:

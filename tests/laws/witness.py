@@ -325,7 +325,7 @@ class Seen:
         for item in view:
             assert item.ref is not None
             words = self._carries.get(item.ref, frozenset())
-            if item.folds:  # lines of it may have been taken out
+            if item.lines:  # lines of it may have been taken out
                 words = words.intersection((item.ref, *item.replaces))
             back = self._banned.intersection(words)
             assert not back, f"{item} at {version} shows {sorted(back)}, which somebody took out"
@@ -344,7 +344,7 @@ def _all_of(item: Item) -> object:
         item.issuer,
         item.replaces,
         item.thought,
-        item.folds,
+        item.lines,
         sources,
     )
 

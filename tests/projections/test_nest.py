@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from batonlog.events import JSON, Record, Ref, Rewrite
 from batonlog.projections import History, Item, check_legal, drop_tools, messages_only, nest_history, redact
-from batonlog.projections.folds import parts_of
 from batonlog.projections.items import as_item
+from batonlog.projections.lines import lines_of
 from batonlog.projections.nest import HEADING
 from batonlog.projections.rewrite import operations, rewritten
 from batonlog.projections.view import View
@@ -63,9 +63,9 @@ def recorded(before: Sequence[Item], after: Iterable[Item], version: int) -> His
     return History(rewritten(view, rewrite, past=(), version=version, first=0), version)
 
 
-def lines(fold: Item) -> list[Any]:
-    """What a fold tells, each line parsed."""
-    heading, *parts = parts_of(fold)
+def lines(nest: Item) -> list[Any]:
+    """What a nest tells, each line parsed."""
+    heading, *parts = lines_of(nest)
     assert heading.text == HEADING
     return [json.loads(part.text) for part in parts]
 
@@ -98,7 +98,7 @@ def test_a_second_nest_adds_lines_and_quotes_none() -> None:
     nest, last = nest_history(History(more))
     assert last.text == "three"
     direct, _ = nest_history(History([*first, *said(user("three"), call("c2"), output("c2"), start=6)]))
-    assert [part.text for part in parts_of(nest)] == [part.text for part in parts_of(direct)]
+    assert [part.text for part in lines_of(nest)] == [part.text for part in lines_of(direct)]
     assert nest.replaces == direct.replaces
 
 
@@ -109,15 +109,15 @@ def test_lines_do_not_grow_with_the_hops() -> None:
     for hop in range(1, 12):
         view = recorded(list(view), nest_history(view), 10 * hop)
         view = History([*view, *said(user("go on"), start=10 * hop + 1)])
-        (fold,) = [item for item in view if item.folds]
-        texts.append([part.text for part in parts_of(fold) if part.source is items[0] or "hi" in part.text])
+        (nest,) = [item for item in view if item.lines]
+        texts.append([part.text for part in lines_of(nest) if part.source is items[0] or "hi" in part.text])
     assert all(text == texts[-1] for text in texts[1:])
 
 
 def test_the_lines_stand_in_the_order_in_which_things_were_said() -> None:
     first = said(user("one"), assistant("two"), user("three"), assistant("four"))
     hop = recorded(first, nest_history(History(first)), 5)
-    assert [item.text for item in hop if not item.folds] == ["three"]
+    assert [item.text for item in hop if not item.lines] == ["three"]
     nest, _ = nest_history(History([*hop, *said(user("five"), start=6)]))
     assert [line["text"] for line in lines(nest)] == ["one", "two", "three", "four"]
 
@@ -145,7 +145,7 @@ AWKWARD = [
 def test_whatever_a_user_writes_is_one_line_and_comes_back_as_written(text: str) -> None:
     history = History(said(user(text), assistant("ok"), user("next")))
     nest, _ = nest_history(history)
-    told = parts_of(nest)[1:]
+    told = lines_of(nest)[1:]
     assert all(len(part.text.removeprefix("\n").splitlines()) == 1 for part in told)
     assert lines(nest) == [{"role": "user", "text": text}, {"role": "assistant", "text": "ok"}]
 
@@ -156,11 +156,11 @@ def test_any_text_is_told_once_over_any_number_of_hops(texts: list[str], hops: i
     for hop in range(1, hops + 1):
         more = said(assistant("ok"), user(f"hop {hop}"), start=100 * hop)
         view = recorded([*view, *more], nest_history(History([*view, *more])), 100 * hop + 50)
-    (fold,) = [item for item in view if item.folds]
-    told = lines(fold)
+    (nest,) = [item for item in view if item.lines]
+    told = lines(nest)
     assert [line["text"] for line in told[: len(texts)]] == texts
     assert len(told) == len(texts) + 2 * hops - 1
-    assert len(set(fold.replaces)) == len(fold.replaces)
+    assert len(set(nest.replaces)) == len(nest.replaces)
 
 
 def test_images_and_files_stay_items() -> None:

@@ -126,7 +126,7 @@ def test_inside_a_nest_the_lines_are_blanked_too_and_stay_lines() -> None:
     history = History([one({"role": "user", "content": "my 4711"}), one({"role": "user", "content": "?"}, 2)])
     nest, _ = redact(CODE)(nest_history(history))
     assert json.loads(nest.data["content"][1]["text"]) == {"role": "user", "text": "my [redacted]"}
-    assert len(nest.folds) == 2
+    assert len(nest.lines) == 2
 
 
 @pytest.mark.parametrize("pattern", ["(", 7, None])

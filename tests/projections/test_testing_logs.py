@@ -253,7 +253,7 @@ def _in_input(given: FilterInput[None]) -> Iterable[str]:
         if not item.text.isprintable():
             yield "odd text"
         if len(item.replaces) > 1:
-            yield "fold"
+            yield "nest"
         if len(item.replaces) == 1:
             yield "edit"
         if "encrypted_content" in data:
@@ -272,7 +272,7 @@ def test_inputs_hold_all_that_is_said() -> None:
         *("message", "reasoning", "function_call", "function_call_output"),
         *("custom_tool_call", "custom_tool_call_output", "program", "program_output"),
         *("tool_search_call", "tool_search_output"),
-        *("reused id", "odd text", "fold", "edit", "sealed", "two models", "own", "calls beside it"),
+        *("reused id", "odd text", "nest", "edit", "sealed", "two models", "own", "calls beside it"),
         *("message input_image", "message input_file", "function_call_output input_image"),
     } - set(seen)
     assert missing == set()

@@ -1,10 +1,10 @@
-"""Folds: one message that tells what several items said, each in a part of its own.
+"""Nests, line by line: one message that tells what several items said, each in a part of its own.
 
-A fold can be taken apart again without reading its text: its parts stand beside the refs that
+A nest can be taken apart again without reading its text: its parts stand beside the refs that
 they cover, and the items that were there say of what kind each was. So a second nest adds to
-the first instead of quoting it, and a filter that drops tools drops them inside folds too.
+the first instead of quoting it, and a filter that drops tools drops them inside nests too.
 
-`Item.folds` counts, part by part of the content, how many of `Item.replaces` the part tells.
+`Item.lines` counts, part by part of the content, how many of `Item.replaces` the part tells.
 A part that tells one item is that item's line. One that tells several is opaque: somebody's
 text about all of them, which no filter takes apart.
 """
@@ -18,8 +18,8 @@ from batonlog.events.values import dump
 from batonlog.projections.items import Item
 
 
-class Part(Struct, frozen=True, gc=False):
-    """One part of a fold: a text, and what it tells."""
+class Line(Struct, frozen=True, gc=False):
+    """One part of a nest: a text, and what it tells."""
 
     text: str
     covers: tuple[Ref, ...] = ()
@@ -27,20 +27,20 @@ class Part(Struct, frozen=True, gc=False):
     """The item whose line this is; None for a heading, and for a text about several."""
 
 
-def parts_of(fold: Item) -> list[Part]:
-    """Take a fold apart."""
-    content = fold.data["content"]
-    out: list[Part] = []
+def lines_of(nest: Item) -> list[Line]:
+    """Take a nest apart."""
+    content = nest.data["content"]
+    out: list[Line] = []
     start = 0
-    for part, count, source in zip(content, fold.folds, fold.sources, strict=True):
+    for part, count, source in zip(content, nest.lines, nest.sources, strict=True):
         stop = start + count
-        out.append(Part(part.get("text", ""), fold.replaces[start:stop], source))
+        out.append(Line(part.get("text", ""), nest.replaces[start:stop], source))
         start = stop
     return out
 
 
-def fold_of(parts: Sequence[Part]) -> Item:
-    """Make a fold of parts, the first of them its heading.
+def nest_of(parts: Sequence[Line]) -> Item:
+    """Make a nest of parts, the first of them its heading.
 
     It is an assistant's message: what a user wrote gains no weight by being told in it.
     """
@@ -53,7 +53,7 @@ def fold_of(parts: Sequence[Part]) -> Item:
         None,
         Raw(dump(data)),
         replaces=tuple(ref for part in parts for ref in part.covers),
-        folds=tuple(len(part.covers) for part in parts),
+        lines=tuple(len(part.covers) for part in parts),
         sources=tuple(part.source for part in parts),
     )
 
