@@ -1,13 +1,14 @@
 """Filters in bad circumstances: slow ones, ones that change what they are given, and histories with no text."""
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
+from tests.engine.leases import Hasty, Leased
 
 from batonlog.engine import Agent, Engine, RunFailedError, handoff, tool
 from batonlog.engine.testing import ScriptedModel, function_call
-from batonlog.events import Lease, Limits, MemoryLog, RunFailed, UsageError
+from batonlog.events import Limits, MemoryLog, RunFailed, UsageError
 from batonlog.projections import (
     FilterInput,
     FilterOutput,
@@ -74,38 +75,19 @@ async def test_a_filter_cannot_change_what_it_is_given() -> None:
     assert "handoff.filtered" not in [record.type for record in records]
 
 
-class Leased(MemoryLog):
-    """A log that says how often a lease was taken or renewed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.times = 0
-        self.often = asyncio.Event()
-
-    async def acquire(self, session: str, *, owner: str, seconds: float) -> Lease | None:
-        self.times += 1
-        if self.times > 4:
-            self.often.set()
-        return await super().acquire(session, owner=owner, seconds=seconds)
-
-
-class Hasty(Engine[Any]):
-    lease_seconds: ClassVar[float] = 0.2
-
-
 async def test_a_filter_that_takes_longer_than_a_lease_keeps_its_session() -> None:
     log, calls = Leased(), 0
 
     async def slow(history: FilterInput[Any]) -> History:
         nonlocal calls
         calls += 1
-        await log.often.wait()  # the lease has been renewed meanwhile, several times
+        await log.renewed()  # the lease has been renewed meanwhile, several times
         return messages_only(history)
 
     first = Hasty(log, agents=team(slow), model=ScriptedModel(TO_B, "hi"))
     other = Hasty(log, agents=team(slow), model=ScriptedModel())
     running = asyncio.create_task(first.run("go", session="s"))
-    await log.often.wait()
+    await log.renewed()
     assert await other.recover() == ()
     assert (await running).final_output == "hi"
     assert calls == 1
