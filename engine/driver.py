@@ -26,13 +26,12 @@ from batonlog.engine.intend import Intentions
 from batonlog.engine.models import Delta
 from batonlog.engine.outcomes import ModelBroke, Outcome
 from batonlog.engine.setup import Setup
+from batonlog.engine.storing import store
 from batonlog.events import (
     ConflictError,
-    DamagedError,
     Event,
     EventLog,
     FencedError,
-    FormatError,
     IllegalTransitionError,
     Lease,
     LogError,
@@ -46,12 +45,6 @@ from batonlog.events.lifecycle import ASKING, CALLED, GATED, RUNNING
 from batonlog.events.log import Alarm
 from batonlog.projections.request import ModelRequest
 from batonlog.projections.state import State, advance
-
-_TRIES = 6
-"""How often one batch is given to a store that fails."""
-
-_FIRST_PAUSE = 0.05
-"""Seconds before the second try; twice as long each time."""
 
 Listener = Callable[[int, Delta | None], None]
 """Told of each new version, and of each delta with the version that it follows."""
@@ -198,10 +191,7 @@ class Driver:
     # -- appending
 
     async def _append(self, draft: Draft) -> None:
-        """Store a batch, and start the effects that it announces.
-
-        A batch whose outcome is unknown is repeated, the same bytes and ids, until it is answered.
-        """
+        """Store a batch, and start the effects that it announces."""
         if draft.state.phase in (RUNNING, ASKING):
             await self._store(draft.events, release=False)
         else:
@@ -225,29 +215,19 @@ class Driver:
             self._flights.start(effects, self._alarm, may_wait=not gated)
 
     async def _store(self, events: Sequence[Event], *, release: bool) -> None:
-        ids = [self._new_id() for _ in events]
-        pause = _FIRST_PAUSE
-        for attempt in range(_TRIES):
-            try:
-                await self._log.append(
-                    self.session,
-                    events,
-                    expected=self.state.version,
-                    ids=ids,
-                    lease=self._lease,
-                    release=release,
-                )
-                return
-            except FencedError:
-                self._lost = True
-                raise
-            except (ConflictError, DamagedError, FormatError, UsageError):
-                raise
-            except LogError:
-                if attempt == _TRIES - 1:
-                    raise
-                await asyncio.sleep(pause)
-                pause *= 2
+        try:
+            await store(
+                self._log,
+                self.session,
+                events,
+                expected=self.state.version,
+                ids=[self._new_id() for _ in events],
+                lease=self._lease,
+                release=release,
+            )
+        except FencedError:
+            self._lost = True
+            raise
 
     async def _catch_up(self) -> bool:
         """Fold what others have appended. Whether there was something."""

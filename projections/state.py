@@ -53,6 +53,7 @@ from batonlog.events.lifecycle import (
     IDLE,
     RUN_LIFECYCLE,
     SETTLED,
+    STOPPED,
     UNKNOWN,
 )
 from batonlog.projections.items import OURS, Item
@@ -142,6 +143,8 @@ class Run(Struct, frozen=True, gc=False):
     """Of the error it failed with."""
     resumed: int = 0
     """Version of its latest start or resumption: the wall-clock limit counts from there."""
+    at_limit: bool = False
+    """It waits because it has reached a limit."""
     output: Ref | None = None
     parent: tuple[str, Ref] | None = None
 
@@ -191,7 +194,13 @@ class State(Struct, gc=False):
     unchecked: bool = False
     """The view may hold something that a provider refuses."""
     unanswered: bool = False
-    """Input has come that no request has shown."""
+    """Input has come that no request has shown, and that no cancellation was meant for."""
+    queued: bool = False
+    """Input for the next run has come that none has taken."""
+    inputs: tuple[tuple[str, int, str], ...] = ()
+    """Client's key, version and destination of every input with a key that was added."""
+    spoken: bool = False
+    """Somebody has spoken since the run stopped: it may go on."""
     unknown: tuple[int, str] | None = None
     """Version and tag of the first event of a newer version."""
     answer: Item | None = None
@@ -202,6 +211,14 @@ class State(Struct, gc=False):
     def open_calls(self) -> list[Call]:
         """Calls without an answer, in call order."""
         return [call for call in self.calls.values() if call.state != SETTLED]
+
+    @property
+    def wants_worker(self) -> bool:
+        """Whether somebody has said what a worker should take up, and none is on it.
+
+        A run that goes on has one, or a lease that runs out.
+        """
+        return self.unanswered if self.phase == IDLE else self.phase == STOPPED and self.spoken
 
     def offer_of(self, call: Call) -> Offer | None:
         """What was offered under the name of a call; None for a name that was not."""
@@ -279,25 +296,28 @@ def _run_started(new: State, version: int, event: RunStarted) -> None:
     new.final, new.done, new.cancel, new.attempts, new.answer = None, False, None, 0, None
     new.squeezed = False
     new.calls = {}
-    new.unanswered = True
+    new.unanswered, new.queued, new.spoken = True, False, False
     _doubt_input(new, event)
 
 
 def _run_resumed(new: State, version: int, event: RunResumed) -> None:
     if new.request is not None:
         _changed(new, turns=new.run.turns - 1 if new.run else 0)
-    new.request = None
-    _changed(new, status="running", reason="", kind="", resumed=version)
+    new.request, new.spoken = None, False
+    _changed(new, status="running", reason="", kind="", resumed=version, at_limit=False)
     new.squeezed = False
     if event.limits is not None:
         _changed(new, limits=event.limits)
 
 
 def _run_paused(new: State, version: int, event: RunPaused) -> None:
-    _changed(new, status="paused", reason=event.reason if event.limit is None else event.limit)
+    new.spoken = False
+    reason = event.reason if event.limit is None else event.limit
+    _changed(new, status="paused", reason=reason, at_limit=event.reason == "limit")
 
 
 def _run_failed(new: State, version: int, event: RunFailed) -> None:
+    new.spoken = False
     _changed(new, status="failed", reason=event.message, kind=event.kind)
     if event.kind == FILTER_FAILED:
         # Its callback had returned: what is tried again is the filter.
@@ -316,6 +336,9 @@ def _run_completed(new: State, version: int, event: RunCompleted) -> None:
 def _run_cancelled(new: State, version: int, event: RunCancelled) -> None:
     _changed(new, status="cancelled", reason=event.reason)
     new.cancel, new.request, new.final, new.done = None, None, None, False
+    # What was said to the run that was cancelled goes with it; what waits for the next one does not.
+    new.unanswered = new.queued
+    new.spoken = False
 
 
 def _cancel_requested(new: State, version: int, event: CancelRequested) -> None:
@@ -325,7 +348,10 @@ def _cancel_requested(new: State, version: int, event: CancelRequested) -> None:
 
 
 def _input_added(new: State, version: int, event: InputAdded) -> None:
-    new.unanswered = True
+    new.unanswered, new.spoken = True, new.phase == STOPPED
+    new.queued = new.queued or event.goes_to == "run"
+    if event.key is not None:
+        new.inputs = (*new.inputs, (event.key, version, event.goes_to))
     _progressed(new)
     _doubt_input(new, event)
 
@@ -465,6 +491,7 @@ def _approval_decided(new: State, version: int, event: ApprovalDecided) -> None:
         _move(new, event.call, event.type, output=raw(event, "output"), **changes)
     if event.standing is not None:
         new.standing = {**new.standing, event.standing: event}
+    new.spoken = new.spoken or new.phase == STOPPED
 
 
 def _handoff_made(new: State, version: int, event: HandoffMade) -> None:
@@ -541,7 +568,7 @@ def _event_redacted(new: State, version: int, event: Any) -> None:
 def _session_forked(new: State, version: int, event: SessionForked) -> None:
     if new.request is not None and new.run is not None:
         _changed(new, turns=new.run.turns - 1)
-    new.request, new.cancel = None, None
+    new.request, new.cancel, new.spoken = None, None, False
     if new.chain is not None and new.chain.conversation is not None:
         new.chain = None  # the parent's: what one adds to it, the other would be shown
     if new.phase != IDLE:

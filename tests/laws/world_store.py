@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.laws.checks import Provider, shown
 from tests.laws.store import Store
 
-import batonlog.engine.driver as driver
+import batonlog.engine.storing as storing
 from batonlog.events import (
     ConflictError,
     Event,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.laws.world import World
 
 SESSION = "talk"
-PATIENCE = driver._TRIES
+PATIENCE = storing._TRIES
 """How often a batch is given to a store that fails."""
 
 
