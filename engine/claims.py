@@ -155,19 +155,8 @@ class Held:
                 if lease is not None and self.state is not None:
                     with suppress(LogError):  # and so does one that cannot be given back
                         await give_back(self._claims.log, lease, self.state)
-                        await self._look_again(self.state)
         finally:
             self._let_go()
-
-    async def _look_again(self, state: State) -> None:
-        """What was said while the lease was held woke nobody up: leave it to whoever recovers."""
-        if state.phase in (RUNNING, ASKING):
-            return
-        head = await self._claims.log.head(self.session)
-        if head is None or head.version <= state.version:
-            return
-        if (await self._claims.read(self.session)).wants_worker:
-            await self._claims.log.acquire(self.session, owner=self._claims.owner, seconds=0)
 
     def _let_go(self) -> None:
         del self._claims[self.session]

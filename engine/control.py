@@ -10,7 +10,7 @@ from uuid import UUID
 
 from batonlog.engine.decide import cancellation
 from batonlog.engine.draft import Draft
-from batonlog.engine.storing import store
+from batonlog.engine.storing import store, until_answered
 from batonlog.events import (
     JSON,
     ApprovalDecided,
@@ -149,7 +149,7 @@ class Control:
 
     async def _wake_up(self, session: str) -> Lease | None:
         """Leave a lease that has run out, for whoever recovers; None while a worker is there."""
-        return await self._log.acquire(session, owner=self._name, seconds=0)
+        return await until_answered(lambda: self._log.acquire(session, owner=self._name, seconds=0))
 
 
 def _waiting(session: str, state: State, ref: Ref) -> Call:

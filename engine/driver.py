@@ -192,7 +192,7 @@ class Driver:
 
     async def _append(self, draft: Draft) -> None:
         """Store a batch, and start the effects that it announces."""
-        if draft.state.phase in (RUNNING, ASKING):
+        if goes_on(draft.state):
             await self._store(draft.events, release=False)
         else:
             async with self._leasing:
@@ -313,12 +313,22 @@ class Driver:
                     await give_back(self._log, lease, self.state)
 
 
+def goes_on(state: State) -> bool:
+    """Whether a session needs a worker."""
+    return state.phase in (RUNNING, ASKING) or state.wants_worker
+
+
 async def give_back(log: EventLog, lease: Lease, state: State) -> None:
-    """Give a lease back. That of a run that goes on runs out now, so that whoever recovers finds it."""
-    if state.phase in (RUNNING, ASKING):
-        await log.acquire(lease.session, owner=lease.owner, seconds=0)
-    else:
-        await log.release(lease)
+    """Give a lease back. Where there is more to do it runs out now, so that whoever recovers finds it.
+
+    What was said while it was held has woken nobody up. So it runs out first, and is given back
+    when nothing was said: whoever dies in between leaves too much to look at, and never too little.
+    """
+    await log.acquire(lease.session, owner=lease.owner, seconds=0)
+    if not goes_on(state):
+        head = await log.head(lease.session)
+        if (head.version if head is not None else 0) == state.version:
+            await log.release(lease)
 
 
 def check_known(session: str, state: State) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from batonlog.engine.driver import goes_on
 from batonlog.engine.errors import RunFailedError, SessionBusyError
 from batonlog.engine.sessions import Job, Sessions
 from batonlog.events import BatonlogError, FencedError, LogError
-from batonlog.events.lifecycle import ASKING, RUNNING
 from batonlog.events.log import Alarm
 
 _LONGEST_BEAT = 1.0
@@ -82,7 +82,7 @@ class Recovery:
             state = await self._sessions.read(session)
         except BatonlogError:
             return False  # taking it up will say why
-        return state.wants_worker or state.phase in (RUNNING, ASKING)
+        return goes_on(state)
 
     async def _take_up(self, session: str) -> None:
         """Drive one session. What its run comes to is in the log; what keeps it from going on is logged."""

@@ -8,7 +8,6 @@ append that comes second conflicts.
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
 from datetime import datetime
 from itertools import count
 from typing import Any
@@ -106,6 +105,8 @@ class Sessions:
         self._claims = Claims(log, owner=owner, seconds=lease_seconds, read=self.read)
         self._recent: OrderedDict[str, State] = OrderedDict()
         """States of sessions that were driven here: they need not be folded again from the start."""
+        self._following: set[asyncio.Task[None]] = set()
+        """Waits for what other workers drive."""
 
     @property
     def lease_seconds(self) -> float:
@@ -219,8 +220,17 @@ class Sessions:
                     stream.hear(update.version)
             await asyncio.sleep(FASTEST_BEAT)  # at rest already, and held by somebody all the same
 
-        with suppress(TimeoutError):
-            await asyncio.wait_for(follow(), max(self.lease_seconds, FASTEST_BEAT))
+        if self.closed:
+            return  # looking again says so
+        following = asyncio.get_running_loop().create_task(follow())
+        self._following.add(following)
+        try:
+            await asyncio.wait([following], timeout=max(self.lease_seconds, FASTEST_BEAT))
+            if following.done() and not following.cancelled():
+                following.result()
+        finally:
+            self._following.discard(following)
+            following.cancel()
 
     async def resume(self, session: str, job: Job) -> RunResult:
         """Take a session up where the log says, or join whoever drives it here."""
@@ -368,7 +378,10 @@ class Sessions:
         self._claims.beat()
         try:
             await driver.drive(first)
-        except ConflictError as error:
+        except (ConflictError, FencedError) as error:
+            # Who has lost the lease before he began has done nothing: he may try again.
+            if isinstance(error, FencedError) and driver.state.version > state.version:
+                raise
             raise _BegunError from error
         self._remember(session, driver.state)
         if driver.state.phase in (RUNNING, ASKING):
@@ -395,6 +408,9 @@ class Sessions:
 
     async def close(self) -> None:
         """Let runs reach the next append, and release their leases."""
+        self.closed = True
+        for following in self._following:
+            following.cancel()  # whoever waits in line is told
         await self._claims.close()
 
     # -- reading

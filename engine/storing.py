@@ -46,7 +46,7 @@ async def store(
     def append() -> Awaitable[Appended]:
         return log.append(session, events, expected=expected, ids=ids, lease=lease, release=release)
 
-    return await _until_answered(append)
+    return await until_answered(append)
 
 
 async def fork(log: EventLog, session: str, *, at: int, into: str) -> None:
@@ -64,7 +64,7 @@ async def fork(log: EventLog, session: str, *, at: int, into: str) -> None:
             doubtful = True
             raise
 
-    await _until_answered(once)
+    await until_answered(once)
 
 
 async def _is_fork(log: EventLog, session: str, at: int, into: str) -> bool:
@@ -73,7 +73,8 @@ async def _is_fork(log: EventLog, session: str, at: int, into: str) -> bool:
     return own == [SessionForked(parent=session, at=at)]
 
 
-async def _until_answered(do: Callable[[], Awaitable[_T]]) -> _T:
+async def until_answered(do: Callable[[], Awaitable[_T]]) -> _T:
+    """Do what may be done again without harm, until the store answers, or has failed again and again."""
     pause = _FIRST_PAUSE
     for _ in range(_TRIES - 1):
         try:

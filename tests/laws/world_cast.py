@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tests.laws.checks import shown
 from tests.laws.sayings import called
@@ -32,6 +32,10 @@ class Plan:
     """Workers that are not told at once of what others append."""
     pensive: bool = False
     """Filters and instructions take their time."""
+    busy: Literal["refuse", "queue", "steer"] = "refuse"
+    """What becomes of a run while another one is open."""
+    turns: int = 8
+    """How many model calls a run may make before it pauses."""
 
 
 @dataclass(eq=False)

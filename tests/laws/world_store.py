@@ -185,7 +185,9 @@ class Port(EventLog):
         async def take() -> Lease | None:
             lease = await self._store.acquire(session, owner=owner, seconds=seconds)
             if lease is not None:
-                self._world.takers.append((self.name, self._world.now))
+                # Whoever speaks leaves a lease behind: that is no worker's.
+                taker = "said" if owner.startswith("said:") else self.name
+                self._world.takers.append((taker, self._world.now))
             return lease
 
         lease: Lease | None = await self._ask("acquire", take)
