@@ -170,8 +170,7 @@ def busy(session: str, state: State) -> SessionBusyError:
     calls = open_calls(state)
     waits = "; ".join(f"call {call.call} ({call.tool}) {call.reason}" for call in calls)
     return SessionBusyError(
-        f"{session} is busy: {'it waits for ' + waits if waits else 'a run is going'}. "
-        f"Send to it, wait for it, or cancel it",
+        f"{session} is busy: {waits or 'a run is going'}. Send to it, wait for it, or cancel it",
         session=session,
         version=state.version,
         open_calls=calls,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from batonlog.engine.decide import cancellation
+from batonlog.engine.decide import cancellation, wants_worker
 from batonlog.engine.draft import Draft
 from batonlog.engine.storing import store, until_answered
 from batonlog.events import (
@@ -133,7 +133,7 @@ class Control:
             draft = Draft(session, state)
             draft.add(*said(state))
             ids = [self._new_id() for _ in draft.events]
-            wakes = draft.state.wants_worker
+            wakes = wants_worker(draft.state)
             lease = await self._wake_up(session) if wakes else None
             try:
                 done = await store(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import UUID
 
-from batonlog.engine.decide import NOTHING, decide
+from batonlog.engine.decide import NOTHING, decide, needs_worker
 from batonlog.engine.draft import Draft
 from batonlog.engine.effects import ask, run_callback, run_tool
 from batonlog.engine.flights import Effect, Flights, Key
@@ -192,7 +192,7 @@ class Driver:
 
     async def _append(self, draft: Draft) -> None:
         """Store a batch, and start the effects that it announces."""
-        if goes_on(draft.state):
+        if needs_worker(draft.state):
             await self._store(draft.events, release=False)
         else:
             async with self._leasing:
@@ -313,11 +313,6 @@ class Driver:
                     await give_back(self._log, lease, self.state)
 
 
-def goes_on(state: State) -> bool:
-    """Whether a session needs a worker."""
-    return state.phase in (RUNNING, ASKING) or state.wants_worker
-
-
 async def give_back(log: EventLog, lease: Lease, state: State) -> None:
     """Give a lease back. Where there is more to do it runs out now, so that whoever recovers finds it.
 
@@ -325,7 +320,7 @@ async def give_back(log: EventLog, lease: Lease, state: State) -> None:
     when nothing was said: whoever dies in between leaves too much to look at, and never too little.
     """
     await log.acquire(lease.session, owner=lease.owner, seconds=0)
-    if not goes_on(state):
+    if not needs_worker(state):
         head = await log.head(lease.session)
         if (head.version if head is not None else 0) == state.version:
             await log.release(lease)

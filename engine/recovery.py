@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from batonlog.engine.driver import goes_on
+from batonlog.engine.decide import needs_worker
 from batonlog.engine.errors import RunFailedError, SessionBusyError
 from batonlog.engine.sessions import Job, Sessions
 from batonlog.events import BatonlogError, FencedError, LogError
@@ -58,7 +58,8 @@ class Recovery:
                     except LogError as error:  # the store may come back
                         _log.warning("cannot look for work: %s", error)
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(alarm.wait(), beat)
+                        async with asyncio.timeout(beat):
+                            await alarm.wait()
                     await asyncio.sleep(_GATHER)
             finally:
                 self._alarms.discard(alarm)
@@ -82,7 +83,7 @@ class Recovery:
             state = await self._sessions.read(session)
         except BatonlogError:
             return False  # taking it up will say why
-        return goes_on(state)
+        return needs_worker(state)
 
     async def _take_up(self, session: str) -> None:
         """Drive one session. What its run comes to is in the log; what keeps it from going on is logged."""

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from batonlog.engine.claims import FASTEST_BEAT, Claim, Claims, Held, check_free, check_settled
 from batonlog.engine.control import Control
-from batonlog.engine.decide import NOTHING, decide, superseding
+from batonlog.engine.decide import superseding, waits_on, wants_worker
 from batonlog.engine.draft import Draft
 from batonlog.engine.driver import Driver, check_known
 from batonlog.engine.errors import RunFailedError, SessionBusyError
@@ -239,7 +239,8 @@ class Sessions:
                 if (joined := await self._join(session, claim, job.stream)) is not None:
                     return joined
                 continue
-            state = await self.state(session)
+            # A lease that was found may be of a session that never began.
+            state = await (self.read if job.found else self.state)(session)
             if job.stream is not None and state.run is not None:
                 job.stream.run_id = state.run.run_id
             check_known(session, state)
@@ -322,22 +323,16 @@ class Sessions:
         if state.phase == IDLE:
             return self._next_run(state, job) if state.unanswered else None
         if job.found and state.phase == STOPPED:
-            if not state.spoken:
+            if not wants_worker(state):
                 return None
-            if state.run is not None and (state.run.status == "failed" or state.run.at_limit):
+            if state.gave_up:
                 return [*superseding(state), *self._next_run(state, job)]
         limits = None if job.found else job.limits
         in_flight = state.phase == ASKING or any(call.state == CALLED for call in state.open_calls())
         if state.phase == RUNNING and not in_flight and limits is None:
             return []
         resumed = RunResumed(by=self.owner, limits=limits)
-        if state.phase == STOPPED:
-            draft = Draft(session, state)
-            draft.add(resumed)
-            step = decide(draft.state)
-            if step is NOTHING or (len(step.events) == 1 and step.events[0].type == "run.paused"):
-                return None  # nobody has spoken: taking it up would change nothing
-        return [resumed]
+        return None if state.phase == STOPPED and waits_on(state, limits) else [resumed]
 
     def _next_run(self, state: State, job: Job) -> list[Event]:
         """Begin a run that answers what was added to the session."""

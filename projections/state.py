@@ -213,12 +213,13 @@ class State(Struct, gc=False):
         return [call for call in self.calls.values() if call.state != SETTLED]
 
     @property
-    def wants_worker(self) -> bool:
-        """Whether somebody has said what a worker should take up, and none is on it.
-
-        A run that goes on has one, or a lease that runs out.
-        """
-        return self.unanswered if self.phase == IDLE else self.phase == STOPPED and self.spoken
+    def gave_up(self) -> bool:
+        """Whether the run failed or reached a limit: it may be resumed, and a new one may begin instead."""
+        return (
+            self.phase == STOPPED
+            and self.run is not None
+            and (self.run.status == "failed" or self.run.at_limit)
+        )
 
     def offer_of(self, call: Call) -> Offer | None:
         """What was offered under the name of a call; None for a name that was not."""

@@ -15,6 +15,7 @@ from tests.laws.world_cast import Doing, Plan, Voice, agents_of
 from tests.laws.world_store import SESSION, Pending, Port, Watched
 
 from batonlog.engine import Engine, RunFailedError, SessionBusyError, ToolContext
+from batonlog.engine.decide import wants_worker
 from batonlog.events import (
     ApprovalDecided,
     CallRefused,
@@ -260,7 +261,7 @@ class World:
 
     def _check_woken(self) -> None:
         """Where a worker should go on and none is there, whoever recovers finds the session."""
-        if not self.store.state.wants_worker or self.operations or self.speaking or self.leaving:
+        if not wants_worker(self.store.state) or self.operations or self.speaking or self.leaving:
             return
         if any(worker.tasks or worker.beating for worker in self.workers.values()):
             return
@@ -528,7 +529,7 @@ class World:
         if self._busy() or (state.phase == IDLE and not state.unanswered):
             return
         self.store.expire(SESSION)
-        open_ = state.phase in (RUNNING, ASKING) or state.wants_worker
+        open_ = state.phase in (RUNNING, ASKING) or wants_worker(state)
         # A run that is going on and that nobody drives is found by whoever recovers; whoever waits
         # in line finds it too, when he looks again.
         if self.worker("A").tasks:
