@@ -76,6 +76,8 @@ class Engine(Generic[_Ctx]):
             after that one (`"queue"`) or for that one's next turn (`"steer"`), and answered there.
         next_agent: who gets the next user message: the one that holds control, the first agent,
             or the one that handed over to it in the last run.
+        unknown_agent: what becomes of a session whose agent this process does not have, after a
+            deploy say: UnknownAgentError, and nothing is recorded; or the first agent goes on.
         clock: for wall-clock limits.
         new_id: makes ids of events and runs.
 
@@ -100,6 +102,7 @@ class Engine(Generic[_Ctx]):
         model_settings: ModelSettings = NO_SETTINGS,
         busy: Literal["refuse", "queue", "steer"] = "refuse",
         next_agent: Literal["active", "entry", "source"] = "active",
+        unknown_agent: Literal["raise", "entry"] = "raise",
         clock: Callable[[], datetime] = _utc_now,
         new_id: Callable[[], UUID] = fresh_id,
     ) -> None:
@@ -110,7 +113,9 @@ class Engine(Generic[_Ctx]):
             raise UsageError(f"busy={busy!r}: give 'refuse', 'queue' or 'steer'")
         if next_agent not in ("active", "entry", "source"):
             raise UsageError(f"next_agent={next_agent!r}: give 'active', 'entry' or 'source'")
-        self._registry = Registry(agents)
+        if unknown_agent not in ("raise", "entry"):
+            raise UsageError(f"unknown_agent={unknown_agent!r}: give 'raise' or 'entry'")
+        self._registry = Registry(agents, stand_in=unknown_agent == "entry")
         self._setup = Setup(
             registry=self._registry,
             model=model,

@@ -12,6 +12,7 @@ from batonlog.engine.decide import Step
 from batonlog.engine.draft import Draft
 from batonlog.engine.errors import words_of
 from batonlog.engine.models import ChainKind, Model, ModelSettings, chain_of, issuer_of, open_conversation
+from batonlog.engine.registry import UnknownAgentError
 from batonlog.engine.rewrites import Rewrites
 from batonlog.engine.setup import Resolved, Setup
 from batonlog.engine.starting import called, gated, in_words, is_async, never, notes_of, unavailable
@@ -74,8 +75,11 @@ class Intentions:
         """Whether following a step waits for somebody: a callable that is async, or a provider."""
         if step.transfer is not None:
             return self.transfers.waits(state.calls[step.transfer])
-        agent = self._setup.registry.get(state.agent or "") if step.ask else None
-        if agent is None:
+        if not step.ask:
+            return False
+        try:
+            agent = self._setup.registry.acting(state.agent)
+        except UnknownAgentError:  # following the step will say so
             return False
         if any(map(is_async, agent.callables)):
             return True
@@ -98,7 +102,7 @@ class Intentions:
 
     async def _ask(self, draft: Draft) -> None:
         state = draft.state
-        agent = self._setup.registry[state.agent or ""]
+        agent = self._setup.registry.acting(state.agent)
         model = self._setup.model_of(agent)
         context = self.contexts.of_run(state, agent.name)
         resolved = await self._setup.resolve(agent, context, self._settings)

@@ -180,11 +180,11 @@ class Sessions:
     def _next(self, state: State) -> str:
         """Who gets the next user message."""
         first = self._setup.registry.first or ""
-        active = state.agent or first
         if self._next_agent == "entry":
             return first
+        active = self._setup.registry.acting(state.agent).name if state.agent else first
         if self._next_agent == "source" and state.run is not None:
-            return state.run.givers.get(active, active)
+            return self._setup.registry.acting(state.run.givers.get(active, active)).name
         return active
 
     async def _outcome(self, session: str, find: Finder, job: Job) -> RunResult:
@@ -255,7 +255,7 @@ class Sessions:
                 first = self._resumption(session, state, job)
                 if first is None:
                     return self._ended(state, session, None)
-                self._setup.registry[_next_agent(first, state)]  # raises UnknownAgentError
+                self._setup.registry.acting(_next_agent(first, state))  # raises UnknownAgentError
                 try:
                     return await self._drive(held, state, first, job)
                 except _BegunError:
