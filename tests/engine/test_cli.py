@@ -263,7 +263,7 @@ EVENTS: Sequence[Event] = [
         usage=Usage(requests=1),
         status="incomplete",
     ),
-    ModelFailed(request=3, kind="APIError", message="down", retried=True),
+    ModelFailed(request=3, kind="APIError", message="down", retried=True, delay=1.25),
     ToolCalled(call=Ref(4, 0), name="look", arguments={"place": "attic"}, attempt=2),
     ToolReturned(**_CALL, output={"a": [1, None]}, error=True),
     ToolAbandoned(**_CALL, reason="unknown", answer="Nobody knows."),
