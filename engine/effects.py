@@ -20,6 +20,9 @@ from batonlog.engine.tools import Tool, call_either
 from batonlog.events import JSON
 from batonlog.projections import ModelRequest
 
+pause = asyncio.sleep
+"""How a wait before a request is waited for. Tests put a clock of their own here."""
+
 
 async def ask(
     model: Model,
@@ -36,7 +39,7 @@ async def ask(
     cancel or a close ends it, the lease is kept, and a crash forgets it.
     """
     if delay:
-        await asyncio.sleep(delay)
+        await pause(delay)
     response: ModelResponse | None = None
     try:
         async for piece in model.respond(request):

@@ -219,12 +219,12 @@ class Retries(Struct, frozen=True, kw_only=True):
         # "Equal jitter" of https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
         # Its "full jitter" spreads more, but of only a few attempts it may spend all within moments;
         # the openai client takes off a quarter at most, which leaves those that failed together close.
-        backoff = min(math.ldexp(self.first, min(tries, _DOUBLINGS)), self.longest)
+        backoff = min(self.first * 2.0 ** min(tries, _DOUBLINGS), self.longest)
         return max(asked, backoff * (1 + chance) / 2)
 
 
 _DOUBLINGS = 60
-"""After so many nothing that is not nothing is less than the longest wait."""
+"""As many as a float may take; by then the longest wait is long reached."""
 
 DEFAULT_RETRIES = Retries()
 

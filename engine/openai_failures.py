@@ -52,7 +52,7 @@ def of_status(status: int, code: object, headers: Mapping[str, str], message: st
         message: what it said.
     """
     passes = status in _PASSING or status >= 500
-    elsewhere = status in _ELSEWHERE or code in _ELSEWHERE_CODES
+    elsewhere = status in _ELSEWHERE or (isinstance(code, str) and code in _ELSEWHERE_CODES)
     said = headers.get("x-should-retry")
     if not (passes or elsewhere or said == "true"):
         return None
