@@ -14,7 +14,7 @@ from tests.laws.checks import bare
 from tests.laws.world_cast import Doing, Plan, Voice, agents_of
 from tests.laws.world_store import SESSION, Pending, Port, Watched
 
-from batonlog.engine import Engine, RunFailedError, SessionBusyError, ToolContext
+from batonlog.engine import Engine, Retries, RunFailedError, SessionBusyError, ToolContext
 from batonlog.events import (
     ApprovalDecided,
     CallRefused,
@@ -114,6 +114,8 @@ class World:
             port,
             agents=agents_of(self, name),
             model=Voice(self, name),
+            fallback=Voice(self, name, "spare"),
+            retries=Retries(attempts=2, first=0),
             limits=Limits(turns=8),
             context_for=lambda session: (self, name),
         )
