@@ -107,11 +107,14 @@ class OpenAIResponsesModel:
         does not answer now (or not this client, or has no such model), ResponseFailedError for an
         answer that failed or is none, and else what the client raises.
         """
+        import httpx2
         import openai
 
         try:
             async for piece in self._tried(request):
                 yield piece
+        except httpx2.RequestError as error:  # while an error was read, which the client does not look after
+            raise UnavailableError(str(error)) from error
         except openai.APIError as error:
             if (found := _unavailable(error)) is None:
                 raise

@@ -45,7 +45,8 @@ class Named:
         if isinstance(step, Exception):
             yield Delta(kind="text", text="half", agent=request.agent, turn=request.turn)
             raise step
-        items: Sequence[Any] = [assistant_message(step)] if isinstance(step, str) else [step]
+        items: Sequence[Any] = [assistant_message(step)] if isinstance(step, str) else step
+        items = items if isinstance(items, list) else [items]
         yield ModelResponse(items, usage=USED)
 
 

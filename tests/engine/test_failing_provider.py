@@ -270,6 +270,20 @@ async def test_a_stream_that_breaks_in_any_way_is_asked_for_again(error: Excepti
     assert (failed.kind, failed.partial, failed.retried) == (type(error).__name__, "half", True)
 
 
+@BOTH_WAYS
+async def test_an_error_that_breaks_off_while_it_is_read_is_asked_for_again(stream: bool) -> None:
+    done = b'{"type":"response.completed","response":{"output":[]}}'
+    bodies: list[Any] = [
+        httpx2.Response(503, stream=Cut(httpx2.ReadError("gone"))),
+        httpx2.Response(200, content=b"data: " + done + b"\n\n" if stream else b'{"output":[]}'),
+    ]
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(lambda request: bodies.pop(0)))
+    async with AsyncOpenAI(base_url="http://127.0.0.1:9", api_key="x", http_client=http) as client:
+        model = OpenAIResponsesModel("gpt-5", client=client, stream=stream)
+        await Engine("memory:", agents=[Agent("a")], model=model).run("go")
+    assert not bodies
+
+
 # -- what an error says
 
 

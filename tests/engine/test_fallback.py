@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from tests.engine.failing import Clock, Shared, down, failed_in, issuers_in
 
-from batonlog.engine import Agent, Engine, Model, ModelResponse, Retries, RunFailedError, tool
+from batonlog.engine import Agent, Engine, Model, ModelResponse, Retries, RunFailedError, handoff, tool
 from batonlog.engine.testing import ScriptedModel, assistant_message, function_call
 from batonlog.events import EventLog, HistoryRewritten, MemoryLog, UsageError
-from batonlog.projections import model_history, session_history, usage
+from batonlog.projections import History, model_history, session_history, usage
 from batonlog.projections.state import run_state
 
 NEVER = down(again=False)
@@ -220,6 +220,21 @@ async def test_a_fallback_is_not_shown_the_reasoning_of_another() -> None:
     assert repair.cause == "repair"
     assert [item.type for item in session_history(records)].count("reasoning") == 1
     assert [item.type for item in model_history(records)].count("reasoning") == 0
+
+
+async def test_a_filter_is_judged_by_what_the_model_that_will_be_asked_may_be_shown() -> None:
+    sealed = {"type": "compaction", "id": "cmp_1", "encrypted_content": "sealed"}
+    transfer = {**function_call("transfer_to_b", {}), "call_id": "d"}
+    models = Shared(NEVER, [sealed, transfer], "hi")
+
+    def only_sealed(history: History) -> Any:
+        return [item for item in history if item.type == "compaction"]
+
+    b = Agent("b")
+    a = Agent("a", handoffs=[handoff(b, input_filter=only_sealed)])
+    one = Engine("memory:", agents=[a, b], model=models.model("own"), fallback=models.model("other"))
+    assert (await one.run("go", session="s")).final_output == "hi"
+    assert [item.type for item in models.asked[-1][1].input] == ["compaction"]
 
 
 async def test_a_fallback_breaks_the_chain_and_so_does_the_way_back() -> None:
