@@ -222,6 +222,22 @@ async def test_a_fallback_is_not_shown_the_reasoning_of_another() -> None:
     assert [item.type for item in model_history(records)].count("reasoning") == 0
 
 
+async def test_that_a_model_is_passed_on_is_stored_before_the_next_opens_a_conversation() -> None:
+    log = MemoryLog()
+    stored: list[str] = []
+
+    class Opening(ScriptedModel):
+        chain = "conversation"
+
+        async def open_conversation(self) -> str:
+            stored.extend(record.type for record in await log.records("s"))
+            return "conv_1"
+
+    one = Engine(log, agents=[Agent("a")], model=Shared(NEVER).model("own"), fallback=Opening("hi"))
+    assert (await one.run("go", session="s")).final_output == "hi"
+    assert stored[-1] == "model.failed"
+
+
 async def test_a_filter_is_judged_by_what_the_model_that_will_be_asked_may_be_shown() -> None:
     sealed = {"type": "compaction", "id": "cmp_1", "encrypted_content": "sealed"}
     transfer = {**function_call("transfer_to_b", {}), "call_id": "d"}
