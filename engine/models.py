@@ -176,8 +176,8 @@ class Retries(Struct, frozen=True, kw_only=True):
     """How often, and after how long, a model that does not answer is asked again.
 
     Each attempt is an event, and so is the wait before it. The wait doubles from one attempt to the
-    next, and a random half of it is left out, so that many sessions do not come back all at
-    once. It is never shorter than what the provider asked for.
+    next, and up to half of it, at random, is left out, so that many sessions do not come back all
+    at once. It is never shorter than what the provider asked for.
 
     Raises UsageError for a value that cannot be.
     """
