@@ -254,9 +254,10 @@ class Driver:
             case ModelRequested():
                 parts = self.state.parts[event.agent]
                 request = ModelRequest(view=self.state.place.settled, parts=parts, requested=event)
-                model = self._setup.model_of(self._setup.registry[event.agent])
+                model = self._setup.model_of(self._setup.registry[event.agent], self.state.given_up)
+                delay = self.state.request.delay if self.state.request is not None else 0.0
                 self._partial = []
-                return [(version, ask(model, request, version, self._tell, self._partial))]
+                return [(version, ask(model, request, version, self._tell, self._partial, delay=delay))]
             case ToolCalled(call=ref) if self.state.calls[ref].state == CALLED:
                 return [(ref, self._call(event))]
             case _:

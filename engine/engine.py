@@ -16,7 +16,14 @@ from typing_extensions import TypeVar
 
 from batonlog.engine.agents import Agent
 from batonlog.engine.inputs import Input, input_items
-from batonlog.engine.models import NO_SETTINGS, Model, ModelSettings, check_model
+from batonlog.engine.models import (
+    DEFAULT_RETRIES,
+    NO_SETTINGS,
+    Model,
+    ModelSettings,
+    Retries,
+    check_model,
+)
 from batonlog.engine.openai_responses import OpenAIResponsesModel
 from batonlog.engine.recovery import Recovery
 from batonlog.engine.registry import Registry
@@ -63,6 +70,10 @@ class Engine(Generic[_Ctx]):
         model: for agents that have none of their own; a name is made by `provider` at the
             first use, so that importing an application needs no key.
         provider: makes a model from its name.
+        retries: how often, and after how long, a model that does not answer is asked again.
+            `Retries(attempts=1)` never asks again.
+        fallback: who is asked, in this order, when an agent's own model does not answer: for the
+            rest of the run. The next run, and one that is resumed, begin with the agent's own model.
         context_for: makes the context of a session wherever none is given: always in `recover` and `serve`.
         handoff_filter: for handoffs that have none of their own.
         compact: rewrites the view for good, before a model call, when it passes `compact_above`
@@ -94,6 +105,8 @@ class Engine(Generic[_Ctx]):
         agents: Sequence[Agent[_Ctx]] = (),
         model: Model | str | None = None,
         provider: Callable[[str], Model] = OpenAIResponsesModel,
+        retries: Retries = DEFAULT_RETRIES,
+        fallback: Model | str | Sequence[Model | str] | None = None,
         context_for: Callable[[str], _MaybeAsync[_Ctx]] | None = None,
         handoff_filter: Filter[_Ctx] | Sequence[Filter[_Ctx]] | None = None,
         compact: Filter[_Ctx] | Sequence[Filter[_Ctx]] | None = None,
@@ -108,6 +121,8 @@ class Engine(Generic[_Ctx]):
     ) -> None:
         if model is not None and not isinstance(model, str):
             check_model(model)
+        if not isinstance(retries, Retries):
+            raise UsageError(f"retries={retries!r}: give Retries(attempts=...)")
         _check_compaction(compact, compact_above)
         if busy not in ("refuse", "queue", "steer"):
             raise UsageError(f"busy={busy!r}: give 'refuse', 'queue' or 'steer'")
@@ -119,6 +134,8 @@ class Engine(Generic[_Ctx]):
         self._setup = Setup(
             registry=self._registry,
             model=model,
+            fallback=_fallbacks(fallback),
+            retries=retries,
             provider=provider,
             handoff_filter=None if handoff_filter is None else as_filters(handoff_filter),
             compact=None if compact is None else as_filters(compact),
@@ -406,6 +423,13 @@ class Engine(Generic[_Ctx]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _fallbacks(given: "Model | str | Sequence[Model | str] | None") -> tuple[Model | str, ...]:
+    if given is None:
+        return ()
+    models = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    return tuple(one if isinstance(one, str) else check_model(one) for one in models)
 
 
 def _check_compaction(compact: object, above: int | None) -> None:

@@ -164,8 +164,9 @@ class Sessions:
         self, state: State, run_id: str, keyed: bool, agent: str | None, items: list[Item], job: Job
     ) -> list[Event]:
         name = agent or self._next(state)
-        # Without its agent or a model a run does not begin at all.
-        self._setup.model_of(self._setup.registry[name])
+        # Without its agent or a model a run does not begin at all. Nor without a fallback that it was
+        # promised: a bad moment is no time to find out.
+        self._setup.check_models(self._setup.registry[name])
         return [
             *superseding(state),
             RunStarted(

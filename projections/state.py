@@ -66,6 +66,9 @@ FILTER_FAILED = "handoff.filter"
 OVERFLOWED = "overflow"
 """Kind of a `model.failed` whose cause is the length of what was sent."""
 
+CHAIN_LOST = "chain"
+"""Kind of a `model.failed` whose cause is that the provider does not know what was continued."""
+
 
 class Call(Struct, frozen=True, gc=False):
     """One call of the open response."""
@@ -102,6 +105,8 @@ class Request(Struct, frozen=True, gc=False):
     event: ModelRequested
     broken: bool = False
     """What it has sent may no longer be continued."""
+    delay: float = 0.0
+    """Seconds before it is sent."""
 
 
 class ChainState(Struct, frozen=True, gc=False):
@@ -173,6 +178,12 @@ class State(Struct, gc=False):
     request: Request | None = None
     attempts: int = 0
     """Failed attempts at the current turn."""
+    tries: int = 0
+    """Those of the model that is asked now, where it did not answer; none after an answer or a resumption."""
+    delay: float = 0.0
+    """Seconds before the next request is sent."""
+    given_up: frozenset[tuple[str, str]] = frozenset()
+    """Issuers that are not asked again in this run, unless it is resumed."""
     chain: ChainState | None = None
     cancel: CancelRequested | None = None
     standing: dict[tuple[str, str], ApprovalDecided] = {}
@@ -296,6 +307,7 @@ def _run_started(new: State, version: int, event: RunStarted) -> None:
     new.agent = event.agent
     new.final, new.done, new.cancel, new.attempts, new.answer = None, False, None, 0, None
     new.squeezed = False
+    _ask_afresh(new)
     new.calls = {}
     new.unanswered, new.queued, new.spoken = True, False, False
     _doubt_input(new, event)
@@ -307,8 +319,14 @@ def _run_resumed(new: State, version: int, event: RunResumed) -> None:
     new.request, new.spoken = None, False
     _changed(new, status="running", reason="", kind="", resumed=version, at_limit=False)
     new.squeezed = False
+    _ask_afresh(new)
     if event.limits is not None:
         _changed(new, limits=event.limits)
+
+
+def _ask_afresh(new: State) -> None:
+    """Whatever became of earlier requests: ask the agent's own model, at once."""
+    new.tries, new.delay, new.given_up = 0, 0.0, frozenset()
 
 
 def _run_paused(new: State, version: int, event: RunPaused) -> None:
@@ -388,7 +406,7 @@ def _model_requested(new: State, version: int, event: ModelRequested) -> None:
         new.chain.conversation is not None or event.previous_response_id != new.chain.response_id
     ):
         new.chain = None
-    new.request = Request(version, event)
+    new.request, new.delay = Request(version, event, delay=new.delay), 0.0
     new.agent = event.agent
     new.final, new.done = None, False
     # Input for a later run has not been looked at.
@@ -401,6 +419,7 @@ def _model_responded(new: State, version: int, event: ModelResponded) -> None:
     items = new.place.settled[len(new.place.settled) - len(raw(event, "output")) :]
     agent = new.agent or ""
     new.response, new.attempts, new.overflowed, new.squeezed = version, 0, False, False
+    new.tries = 0
     if event.usage.input_tokens:
         new.counted = event.usage.input_tokens + event.usage.output_tokens, new.place.settled.size()
     new.truncated = event.status != "completed"
@@ -458,14 +477,21 @@ def _is_odd(items: list[Item]) -> bool:
 
 
 def _model_failed(new: State, version: int, event: ModelFailed) -> None:
-    new.request = None
+    request, new.request = new.request, None
+    new.delay = event.delay
+    if event.passed_on and request is not None:
+        new.given_up = new.given_up | {request.event.issuer}
+    if event.passed_on or not event.retried:
+        new.tries = 0
+    elif event.kind not in (CHAIN_LOST, OVERFLOWED):
+        new.tries += 1
     new.attempts = new.attempts + 1 if event.retried else 0
     if new.run is not None:
         used = new.run.usage + event.usage if event.usage is not None else new.run.usage
         _changed(new, turns=new.run.turns - 1, usage=used)
     if event.kind == OVERFLOWED:
         new.overflowed = new.squeezed = True
-    if event.kind == "chain":
+    if event.kind == CHAIN_LOST:
         new.chain = None
 
 

@@ -14,7 +14,7 @@ from tests.laws.checks import bare
 from tests.laws.world_cast import Doing, Plan, Voice, agents_of
 from tests.laws.world_store import SESSION, Pending, Port, Watched
 
-from batonlog.engine import Engine, RunFailedError, SessionBusyError, ToolContext
+from batonlog.engine import Engine, Retries, RunFailedError, SessionBusyError, ToolContext
 from batonlog.engine.decide import wants_worker
 from batonlog.events import (
     ApprovalDecided,
@@ -119,6 +119,8 @@ class World:
             model=Voice(self, name),
             limits=Limits(turns=self.plan.turns),
             busy=self.plan.busy,
+            fallback=Voice(self, name, "spare"),
+            retries=Retries(attempts=2, first=0),
             context_for=lambda session: (self, name),
         )
 

@@ -9,7 +9,7 @@ from tests.laws.checks import shown
 from tests.laws.sayings import called
 from tests.laws.scripts import JSON
 
-from batonlog.engine import Agent, Tool, ToolContext, handoff, tool
+from batonlog.engine import Agent, Tool, ToolContext, UnavailableError, handoff, tool
 from batonlog.engine.models import ChainLostError, Delta, ModelResponse
 from batonlog.events import (
     Ref,
@@ -82,16 +82,18 @@ def answers(token: str) -> list[Any]:
         ChainLostError("forgotten"),
         [call("elsewhere"), call("look")],
         [],
+        UnavailableError("busy"),
+        UnavailableError("gone", again=False),
     ]
 
 
 class Voice:
     """A model that answers when the world says so."""
 
-    name = "voice"
     endpoint = "loopback"
 
-    def __init__(self, world: "World", worker: str) -> None:
+    def __init__(self, world: "World", worker: str, name: str = "voice") -> None:
+        self.name = name
         self._world = world
         self._worker = worker
         self.chain = "previous_response_id" if world.plan.chain else None
