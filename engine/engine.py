@@ -381,7 +381,9 @@ class Engine(Generic[_Ctx]):
     def updates(self, session: str, *, after: int = 0) -> AsyncIterator[Update]:
         """Yield records after that version, then live ones, until the session rests.
 
-        With deltas between them where the run is going on in this engine. Raises UnknownSessionError.
+        At rest is a session in which no run goes on, and that waits for no worker: what was sent
+        or decided is followed to its end, whoever takes it up. With deltas between the records
+        where the run is going on in this engine. Raises UnknownSessionError.
         """
         return self._sessions.updates(session, after=after)
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from batonlog.engine.claims import FASTEST_BEAT, Claim, Claims, Held, check_free, check_settled
 from batonlog.engine.control import Control
-from batonlog.engine.decide import superseding, waits_on, wants_worker
+from batonlog.engine.decide import needs_worker, superseding, waits_on, wants_worker
 from batonlog.engine.draft import Draft
 from batonlog.engine.driver import Driver, check_known
 from batonlog.engine.errors import RunFailedError, SessionBusyError
@@ -438,25 +438,34 @@ class Sessions:
         return session in self._claims
 
     async def updates(self, session: str, *, after: int) -> AsyncIterator[Update]:
-        """Yield records after that version, then live ones, until the session rests."""
-        claim = self._claims.get(session)
-        if claim is None:
-            async for update in self._followed(session, after):
+        """Yield records after that version, then live ones, until there is nothing for a worker to do."""
+        while True:
+            claim = self._claims.get(session)
+            following = self._followed(session, after) if claim is None else self._fed(session, claim, after)
+            async for update in following:
+                if isinstance(update, Record):
+                    after = update.version
                 yield update
-            return
+            state = await self.state(session)
+            if state.version <= after and not needs_worker(state):
+                return
+
+    async def _fed(self, session: str, claim: Claim, after: int) -> AsyncIterator[Update]:
+        """What whoever drives a session here tells, deltas included."""
         await claim.ready.wait()
+        if claim.driver is None:  # held for something else, or let go
+            await asyncio.wait([claim.end])
+            return
         feed = Feed(self.log, session, after=after)
-        if claim.driver is not None:
-            feed.attach(claim.driver)
-            claim.end.add_done_callback(lambda _: feed.end())
-            async for record in feed.records(claim.driver.state.version):
-                yield record
-        else:
-            feed.end()
+        feed.attach(claim.driver)
+        claim.end.add_done_callback(lambda _: feed.end())
+        async for record in feed.records(claim.driver.state.version):
+            yield record
         async for update in feed.updates():
             yield update
 
     async def _followed(self, session: str, after: int) -> AsyncIterator[Update]:
+        """What others record, until the session rests or is driven here."""
         state = State()
         with self.log.watch(session) as alarm:
             while True:
@@ -466,7 +475,7 @@ class Sessions:
                         yield record
                 if state.version == 0:
                     await self.state(session)  # raises UnknownSessionError
-                if state.phase in (IDLE, STOPPED):
+                if not needs_worker(state) or session in self._claims:
                     return
                 await alarm.wait()
 

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from tests.engine.leases import Hasty
 
-from batonlog.engine import Agent, Engine, ModelRequest, RunFailedError, Tool, ToolContext, tool
+from batonlog.engine import (
+    Agent,
+    Delta,
+    Engine,
+    ModelRequest,
+    ModelResponse,
+    RunFailedError,
+    Tool,
+    ToolContext,
+    tool,
+)
 from batonlog.engine.testing import ScriptedModel, Step, function_call
 from batonlog.events import EventLog, Lease, Limits, LogError, MemoryLog, SQLiteLog, UsageError
 
@@ -281,6 +291,37 @@ async def test_a_worker_that_serves_finds_a_lease_that_runs_out_without_a_word()
     agents = [Agent("a", tools=[look])]
     async with serving(Hasty(log, agents=agents, model=ScriptedModel("done"))):
         await rest(log, "run.completed")
+
+
+async def test_whoever_follows_what_was_sent_sees_it_answered_with_deltas_where_it_is_answered() -> None:
+    class Says(ScriptedModel):
+        async def respond(self, request: ModelRequest, /) -> AsyncIterator[Delta | ModelResponse]:
+            await asked.wait()
+            async for piece in super().respond(request):
+                yield piece
+
+    log, asked = MemoryLog(), asyncio.Event()
+    worker = Engine(log, agents=[Agent("a")], model=Says("hi"))
+    elsewhere = Engine(log)
+    await elsewhere.send("hello", session="s")
+
+    async def follow(one: Engine[Any]) -> list[Any]:
+        seen = []
+        async with asyncio.timeout(20):
+            async for update in one.updates("s"):
+                seen.append(update)
+                if one is worker and not isinstance(update, Delta) and update.type == "model.requested":
+                    asked.set()
+        return seen
+
+    following = [asyncio.ensure_future(follow(one)) for one in (worker, elsewhere)]
+    await asyncio.sleep(0)
+    async with serving(worker):
+        here, there = await asyncio.gather(*following)
+    records = list(await log.records("s"))
+    assert there == records
+    assert [update for update in here if not isinstance(update, Delta)] == records
+    assert [update.text for update in here if isinstance(update, Delta)] == ["hi"]
 
 
 async def test_a_worker_gets_its_contexts_from_the_engine() -> None:
