@@ -154,10 +154,10 @@ class Sessions:
         """Add to the run that is open, or leave it to the next one; return what comes of it."""
         queue = self._busy == "queue"
         said = await self.control.send(session, items, "user", queue=queue, key=key)
-        if job.stream is not None:
-            job.stream.begin(after=said.version)
         if said.goes_to == "turn":
             job.limits = job.settings = None  # those of the run that is open stand
+            if job.stream is not None:
+                job.stream.begin(after=said.version)
         return await self._outcome(session, taker_of(said.version, said.goes_to), job)
 
     def _started(
@@ -194,17 +194,24 @@ class Sessions:
         Of one that has not begun, because another waits for somebody, returns what that waits for.
         """
         failure: Exception | None = None
-        job.found = True
+        stream, job.found = job.stream, True
         while True:
             state = await self.state(session)
-            started = find(state)
+            if (started := find(state)) is None:
+                failure = None  # of a run before it
+            elif stream is not None:
+                stream.begin(after=started - 1)
             later = [at for _, _, at in state.runs if started is not None and at > started]
             if later:
                 before = run_state(await self.log.records(session), at=min(later) - 1)
+                if stream is not None:
+                    stream.stop(at=before.version)
                 return result_of(before, session)
             at_rest = state.phase in (IDLE, STOPPED)
             if at_rest and (started is not None or self._resumption(session, state, job) is None):
                 return self._ended(state, session, failure)
+            # Whoever follows is told of this run, not of one before it.
+            job.stream = stream if at_rest or started is not None else None
             try:
                 await self.resume(session, job)
             except SessionBusyError:  # another worker has it

@@ -23,6 +23,8 @@ class Feed:
         self._session = session
         self._after = after
         self._told: asyncio.Queue[tuple[int, Delta | None] | None] = asyncio.Queue()
+        self.until: int | None = None
+        """Where the run ended that is followed; None if nothing has come after it."""
         self.driver: Driver | None = None
 
     def attach(self, driver: Driver) -> None:
@@ -46,7 +48,7 @@ class Feed:
                 yield record
             if delta is not None:
                 yield delta
-        async for record in self.records(None):
+        async for record in self.records(self.until):
             yield record
 
     async def records(self, until: int | None) -> AsyncIterator[Record]:
@@ -87,9 +89,15 @@ class RunStream:
                 self._feed.end()
 
     def begin(self, *, after: int) -> None:
-        """Follow the session from that version on."""
-        self._feed = Feed(self._log, self.session, after=after)
-        self._begun.set()
+        """Follow the session from that version on, if nobody is followed yet."""
+        if self._feed is None:
+            self._feed = Feed(self._log, self.session, after=after)
+            self._begun.set()
+
+    def stop(self, *, at: int) -> None:
+        """Follow no further than that version: another run has begun after it."""
+        if self._feed is not None:
+            self._feed.until = at
 
     def hear(self, version: int) -> None:
         """Pass on what somebody else has recorded up to that version."""
@@ -98,10 +106,9 @@ class RunStream:
 
     def follow(self, driver: Driver, *, after: int) -> None:
         """Follow this driver, from that version on."""
-        if self._feed is None:
-            self._feed = Feed(self._log, self.session, after=after)
+        self.begin(after=after)
+        assert self._feed is not None
         self._feed.attach(driver)  # another one, if the first came second or gave up
-        self._begun.set()
 
     def __aiter__(self) -> Self:
         return self

@@ -181,9 +181,40 @@ async def test_a_queued_stream_tells_of_the_run_that_answers_it() -> None:
     door.opened.set()
     records = [update for update in await told if isinstance(update, Record)]
     assert (await stream.result()).final_output == "heard me too"
-    assert records == list(await one.log.records("s"))[-len(records) :]
-    assert "run.started" in [record.type for record in records]
+    assert records == list(await one.log.records("s"))[(await first).version :]
+    assert records[0].type == "run.started"
+
+
+async def test_a_queued_stream_tells_no_delta_of_the_run_before_it() -> None:
+    class Says(Echo):
+        async def respond(self, request: ModelRequest, /) -> AsyncIterator[Delta | ModelResponse]:
+            async for piece in super().respond(request):
+                assert isinstance(piece, ModelResponse)
+                yield Delta(kind="text", text=str(piece.output), agent=request.agent, turn=request.turn)
+                yield piece
+
+    door = Door()
+    one = engine("memory:", door, "queue", Says())
+    first = asyncio.ensure_future(one.run("wait", session="s"))
+    await door.reached.wait()
+    stream = one.stream("me too", session="s")
+    told = asyncio.ensure_future(_all(stream))
+    async for record in one.log.follow("s"):
+        if isinstance(record.event, InputAdded):
+            break
+    door.opened.set()
+    assert len([update for update in await told if isinstance(update, Delta)]) == 1
     await first
+
+
+async def test_a_stream_that_is_asked_for_again_tells_of_its_run_from_the_start() -> None:
+    one = engine("memory:", Door(), "refuse")
+    first = await _all(one.stream("hello", session="s", run_id="k"))
+    await one.run("more", session="s")
+    again = await _all(one.stream("hello", session="s", run_id="k"))
+    assert [update for update in again if isinstance(update, Record)] == [
+        update for update in first if isinstance(update, Record)
+    ]
 
 
 async def _all(stream: Any) -> list[Any]:
