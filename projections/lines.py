@@ -9,7 +9,7 @@ A part that tells one item is that item's line. One that tells several is opaque
 text about all of them, which no filter takes apart.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Raw, Struct
 
@@ -56,6 +56,22 @@ def nest_of(parts: Sequence[Line]) -> Item:
         lines=tuple(len(part.covers) for part in parts),
         sources=tuple(part.source for part in parts),
     )
+
+
+def part_of(
+    nest: Item, tells: Callable[[Line], bool], *, covers: Callable[[Ref], bool] = lambda _: True
+) -> Item | None:
+    """Return a nest with only the lines for which `tells` holds; None if nothing is left to tell.
+
+    Its heading covers what no line tells: of that, what `covers` holds for. A nest that loses
+    nothing is returned as it is.
+    """
+    heading, *parts = lines_of(nest)
+    left = [part for part in parts if tells(part)]
+    silent = tuple(ref for ref in heading.covers if covers(ref))
+    if len(left) == len(parts) and silent == heading.covers:
+        return nest
+    return nest_of([Line(heading.text, silent), *left]) if left else None
 
 
 def one_line(value: JSON) -> str:

@@ -7,7 +7,7 @@ from batonlog.projections.filters import FilterInput
 from batonlog.projections.history import History
 from batonlog.projections.items import Item, is_made_up
 from batonlog.projections.legality import untorn, violations
-from batonlog.projections.lines import Line, lines_of, nest_of
+from batonlog.projections.lines import part_of
 
 
 def own_view(history: FilterInput[object], /) -> History:
@@ -42,12 +42,11 @@ def _since(item: Item, version: int) -> Item | None:
     """An item, or the lines of a nest, that tell anything which was said after that version."""
     if not item.lines:
         return item if not item.covers or _is_later(item.covers, version) else None
-    heading, *parts = lines_of(item)
-    left = [part for part in parts if not part.covers or _is_later(part.covers, version)]
-    silent = tuple(ref for ref in heading.covers if ref.version > version)
-    if len(left) == len(parts) and silent == heading.covers:
-        return item
-    return nest_of([Line(heading.text, silent), *left]) if left else None
+    return part_of(
+        item,
+        lambda line: not line.covers or _is_later(line.covers, version),
+        covers=lambda ref: ref.version > version,
+    )
 
 
 def _untold(item: Item, told: Collection[Ref | None]) -> Item | None:
@@ -56,12 +55,11 @@ def _untold(item: Item, told: Collection[Ref | None]) -> Item | None:
         return None
     if not item.lines:
         return item if not any(ref in told for ref in item.replaces) else None
-    heading, *parts = lines_of(item)
-    left = [part for part in parts if not any(ref in told for ref in part.covers)]
-    if len(left) == len(parts):
-        return item
-    silent = tuple(ref for ref in heading.covers if ref not in told)
-    return nest_of([Line(heading.text, silent), *left]) if left else None
+    return part_of(
+        item,
+        lambda line: not any(ref in told for ref in line.covers),
+        covers=lambda ref: ref not in told,
+    )
 
 
 def _is_later(covers: Sequence[Ref], version: int) -> bool:

@@ -37,7 +37,7 @@ from batonlog.events import (
     ToolReturned,
 )
 from batonlog.projections.items import OURS, Item, is_made_up, items_of
-from batonlog.projections.lines import Line, lines_of, nest_of
+from batonlog.projections.lines import part_of
 from batonlog.projections.rewrite import Past, rewritten
 from batonlog.projections.view import View
 
@@ -231,8 +231,9 @@ def _rest_of(item: Item, gone: Collection[Ref]) -> Item | None:
     """What of a nest does not tell of what is gone; None of anything else: it cannot be taken apart."""
     if not item.lines or item.ref in gone:
         return None
-    heading, *parts = lines_of(item)
-    left = [part for part in parts if not any(ref in gone for ref in part.covers)]
-    silent = tuple(ref for ref in heading.covers if ref not in gone)
-    rest = nest_of([Line(heading.text, silent), *left])
-    return msgspec.structs.replace(rest, ref=item.ref) if left else None
+    rest = part_of(
+        item,
+        lambda line: not any(ref in gone for ref in line.covers),
+        covers=lambda ref: ref not in gone,
+    )
+    return msgspec.structs.replace(rest, ref=item.ref) if rest is not None else None

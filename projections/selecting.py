@@ -9,24 +9,21 @@ from batonlog.events import UsageError
 from batonlog.projections.history import History
 from batonlog.projections.items import Item
 from batonlog.projections.legality import is_output_of_a_model, untorn
-from batonlog.projections.lines import lines_of, nest_of
+from batonlog.projections.lines import part_of
 from batonlog.projections.pairing import Pairing, is_call, is_output, program_of
 from batonlog.projections.wire import keeps_id
 
 
 def kept(history: History, wanted: Callable[[Item], bool]) -> History:
     """Keep the wanted items, and of each nest the lines of wanted items."""
-    found = (_kept_of(item, wanted) if item.lines else item if wanted(item) else None for item in history)
+
+    def left_of(item: Item) -> Item | None:
+        if item.lines:
+            return part_of(item, lambda line: line.source is None or wanted(line.source))
+        return item if wanted(item) else None
+
+    found = (left_of(item) for item in history)
     return History((item for item in found if item is not None), history.version)
-
-
-def _kept_of(nest: Item, wanted: Callable[[Item], bool]) -> Item | None:
-    """A nest with only the lines of what is wanted; None if nothing is left to tell."""
-    heading, *parts = lines_of(nest)
-    left = [part for part in parts if part.source is None or wanted(part.source)]
-    if len(left) == len(parts):
-        return nest
-    return nest_of([heading, *left]) if left else None
 
 
 def messages_only(history: History, /) -> History:
