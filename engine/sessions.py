@@ -13,18 +13,19 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
-from batonlog.engine.claims import FASTEST_BEAT, Claim, Claims, Held, check_free, check_settled
+from batonlog.engine.claims import Claim, Claims, Held, check_free, check_settled
 from batonlog.engine.control import Control
-from batonlog.engine.decide import needs_worker, superseding, waits_on, wants_worker
+from batonlog.engine.decide import superseding, waits_on, wants_worker
 from batonlog.engine.draft import Draft
 from batonlog.engine.driver import Driver, check_known
 from batonlog.engine.errors import RunFailedError, SessionBusyError
+from batonlog.engine.following import Following
 from batonlog.engine.intend import Intentions
 from batonlog.engine.models import ModelSettings
 from batonlog.engine.rewrites import Rewrites
 from batonlog.engine.setup import Setup
 from batonlog.engine.storing import store
-from batonlog.engine.stream import Feed, RunStream, Update
+from batonlog.engine.stream import RunStream, Update
 from batonlog.engine.takers import Finder, next_key, run_with, taker_of
 from batonlog.events import (
     ConflictError,
@@ -33,7 +34,6 @@ from batonlog.events import (
     FencedError,
     HistoryRewritten,
     Limits,
-    Record,
     RunResumed,
     RunStarted,
     UnknownSessionError,
@@ -105,8 +105,7 @@ class Sessions:
         self._claims = Claims(log, owner=owner, seconds=lease_seconds, read=self.read)
         self._recent: OrderedDict[str, State] = OrderedDict()
         """States of sessions that were driven here: they need not be folded again from the start."""
-        self._following: set[asyncio.Task[None]] = set()
-        """Waits for what other workers drive."""
+        self._following = Following(log, self._claims, self.state)
 
     @property
     def lease_seconds(self) -> float:
@@ -215,30 +214,12 @@ class Sessions:
             try:
                 await self.resume(session, job)
             except SessionBusyError:  # another worker has it
-                await self._until_rest(session, state.version, job.stream)
+                hear = job.stream.hear if job.stream is not None else None
+                await self._following.until_rest(
+                    session, after=state.version, seconds=self.lease_seconds, hear=hear
+                )
             except RunFailedError as error:
                 failure = error.__cause__ if isinstance(error.__cause__, Exception) else None
-
-    async def _until_rest(self, session: str, after: int, stream: RunStream | None) -> None:
-        """Wait until a session rests, or whoever drives it may have died."""
-
-        async def follow() -> None:
-            async for update in self.updates(session, after=after):
-                if stream is not None and isinstance(update, Record):
-                    stream.hear(update.version)
-            await asyncio.sleep(FASTEST_BEAT)  # at rest already, and held by somebody all the same
-
-        if self.closed:
-            return  # looking again says so
-        following = asyncio.get_running_loop().create_task(follow())
-        self._following.add(following)
-        try:
-            await asyncio.wait([following], timeout=max(self.lease_seconds, FASTEST_BEAT))
-            if following.done() and not following.cancelled():
-                following.result()
-        finally:
-            self._following.discard(following)
-            following.cancel()
 
     async def resume(self, session: str, job: Job) -> RunResult:
         """Take a session up where the log says, or join whoever drives it here."""
@@ -412,8 +393,7 @@ class Sessions:
     async def close(self) -> None:
         """Let runs reach the next append, and release their leases."""
         self.closed = True
-        for following in self._following:
-            following.cancel()  # whoever waits in line is told
+        self._following.stop()
         await self._claims.close()
 
     # -- reading
@@ -444,47 +424,9 @@ class Sessions:
         """Whether this process drives it, or is about to."""
         return session in self._claims
 
-    async def updates(self, session: str, *, after: int) -> AsyncIterator[Update]:
+    def updates(self, session: str, *, after: int) -> AsyncIterator[Update]:
         """Yield records after that version, then live ones, until there is nothing for a worker to do."""
-        while True:
-            claim = self._claims.get(session)
-            following = self._followed(session, after) if claim is None else self._fed(session, claim, after)
-            async for update in following:
-                if isinstance(update, Record):
-                    after = update.version
-                yield update
-            state = await self.state(session)
-            if state.version <= after and not needs_worker(state):
-                return
-
-    async def _fed(self, session: str, claim: Claim, after: int) -> AsyncIterator[Update]:
-        """What whoever drives a session here tells, deltas included."""
-        await claim.ready.wait()
-        if claim.driver is None:  # held for something else, or let go
-            await asyncio.wait([claim.end])
-            return
-        feed = Feed(self.log, session, after=after)
-        feed.attach(claim.driver)
-        claim.end.add_done_callback(lambda _: feed.end())
-        async for record in feed.records(claim.driver.state.version):
-            yield record
-        async for update in feed.updates():
-            yield update
-
-    async def _followed(self, session: str, after: int) -> AsyncIterator[Update]:
-        """What others record, until the session rests or is driven here."""
-        state = State()
-        with self.log.watch(session) as alarm:
-            while True:
-                for record in await self.log.records(session, after=state.version):
-                    state = advance(state, record.version, record.event)
-                    if record.version > after:
-                        yield record
-                if state.version == 0:
-                    await self.state(session)  # raises UnknownSessionError
-                if not needs_worker(state) or session in self._claims:
-                    return
-                await alarm.wait()
+        return self._following.updates(session, after=after)
 
 
 class _BegunError(Exception):
