@@ -15,7 +15,6 @@ from batonlog.events import (
     Lease,
     LogError,
     SessionForked,
-    UsageError,
 )
 from batonlog.events.log import Appended
 
@@ -26,6 +25,9 @@ _TRIES = 6
 
 _FIRST_PAUSE = 0.05
 """Seconds before the second try; twice as long each time."""
+
+_ANSWERS = (ConflictError, FencedError, DamagedError, FormatError)
+"""What a store says that has not failed."""
 
 
 async def store(
@@ -42,11 +44,12 @@ async def store(
 
     Raises what `EventLog.append` raises; LogError only when the store has failed again and again.
     """
-
-    def append() -> Awaitable[Appended]:
-        return log.append(session, events, expected=expected, ids=ids, lease=lease, release=release)
-
-    return await until_answered(append)
+    tried = 0
+    while True:
+        try:
+            return await log.append(session, events, expected=expected, ids=ids, lease=lease, release=release)
+        except LogError as error:
+            await _wait(tried := tried + 1, error)
 
 
 async def fork(log: EventLog, session: str, *, at: int, into: str) -> None:
@@ -75,13 +78,16 @@ async def _is_fork(log: EventLog, session: str, at: int, into: str) -> bool:
 
 async def until_answered(do: Callable[[], Awaitable[_T]]) -> _T:
     """Do what may be done again without harm, until the store answers, or has failed again and again."""
-    pause = _FIRST_PAUSE
-    for _ in range(_TRIES - 1):
+    tried = 0
+    while True:
         try:
             return await do()
-        except (ConflictError, FencedError, DamagedError, FormatError, UsageError):
-            raise
-        except LogError:
-            await asyncio.sleep(pause)
-            pause *= 2
-    return await do()
+        except LogError as error:
+            await _wait(tried := tried + 1, error)
+
+
+async def _wait(tried: int, error: LogError) -> None:
+    """Wait before the next try. Raises the error if it is an answer, or the store has failed too often."""
+    if tried == _TRIES or isinstance(error, _ANSWERS):
+        raise error
+    await asyncio.sleep(_FIRST_PAUSE * 2 ** (tried - 1))
