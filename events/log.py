@@ -118,7 +118,8 @@ class EventLog(Protocol):
         """Take or renew the lease; None while another worker holds it.
 
         The epoch rises with each new owner, and when one that was given back is taken again: a
-        lease that ran out and that nobody took is renewed.
+        lease that ran out and that nobody took is renewed. One of no seconds has run out at once,
+        and stays so with the appends under it: that is how a worker is called.
         """
         ...
 
