@@ -118,11 +118,7 @@ class Client(Sessions):
         return await self._see_through(session, job, ask, has_begun)
 
     async def resume(self, session: str, job: Job) -> RunResult:
-        before = (await self.read(session)).version
-
-        def has_begun(state: State) -> bool:
-            return state.run is not None and state.run.resumed > before
-
+        has_begun = _resumed_after((await self.read(session)).version)
         return await self._see_through(session, job, _resumption(session), has_begun)
 
     def is_driven(self, session: str) -> bool:
@@ -164,6 +160,7 @@ class Client(Sessions):
                 result = self._ended(state, session, None)
             if not await self._answer_unknown(session, result):
                 return result
+            has_begun = _resumed_after((await self.read(session)).version)
             ask, job = _resumption(session), self._again(session, job, limits=False)
 
     def _again(self, session: str, job: Job, *, limits: bool) -> Job:
@@ -253,3 +250,7 @@ class PlayedWorker:
 
 def _resumption(session: str) -> Request:
     return lambda sessions, job: sessions.resume(session, job)
+
+
+def _resumed_after(version: int) -> Callable[[State], bool]:
+    return lambda state: state.run is not None and state.run.resumed > version

@@ -48,6 +48,9 @@ from batonlog.projections.state import run_state
 PATIENCE = 60.0
 """Seconds that a process may take for one thing: one that takes longer hangs."""
 
+_PEACE = 0.35
+"""How likely a life is let be. Else it may die; but what was drawn for it may come after its end."""
+
 _OPEN_FILES = Path("/proc/self/fd")
 
 
@@ -132,7 +135,7 @@ class Killing:
 
     def fate(self) -> Fate:
         """Draw how the next life ends."""
-        if self._random is None or self._random.random() < 0.5:
+        if self._random is None or self._random.random() < _PEACE:
             return Fate()
         span = self._random.choice(self._spans)
         if self._random.random() < 0.5:

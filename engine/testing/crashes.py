@@ -22,6 +22,10 @@ from batonlog.engine.testing._crash_passes import CrashReport, Scenario, Trial, 
 from batonlog.engine.testing._crash_ports import ClientLog
 from batonlog.engine.testing._crash_story import Reference
 from batonlog.engine.testing._crash_world import Effects, World
+from batonlog.events import UsageError
+
+_OFTEN = 0.08
+"""How likely a place is one to crash at, where they are drawn."""
 
 
 async def crash_everywhere(
@@ -67,6 +71,33 @@ async def crash_everywhere(
             await trial.crash(f"{first} {second}", _Played((first, second)))
             tried += 1
         return trial.report(len(reached) + tried)
+
+
+async def crash_at_random(scenario: Scenario, /, *, times: int = 100, seed: int = 0) -> CrashReport:
+    """The same, for scenarios that are too long to crash them everywhere: at random places, many in one pass.
+
+    Args:
+        scenario: as for `crash_everywhere`.
+        times: how often it is crashed, at the least.
+        seed: draws the places.
+
+    Raises what `crash_everywhere` raises, and UsageError if there is no place to crash at.
+    """
+    async with place_for_logs() as folder:
+        trial = Trial(scenario, folder)
+        await trial.undisturbed(_Played(()), last := _Played(()))
+        if not last.world.points:
+            raise UsageError("the scenario records nothing by its engines: there is no place to crash at")
+        crashed = 0
+        for number in count():
+            if crashed >= times:
+                return trial.report(crashed)
+            # The first is certain, so that every pass crashes.
+            random = Random(f"{seed} {number}")
+            drawn = {random.randrange(last.world.points)}
+            drawn |= {at for at in range(last.world.points * 2) if random.random() < _OFTEN}
+            crashed += len(await trial.crash(f"{number}", _Played(drawn)))
+    raise AssertionError("unreachable")
 
 
 def _pairs(reached: Sequence[int], wanted: int | Literal["all"], random: Random) -> list[tuple[int, int]]:
