@@ -28,7 +28,17 @@ from batonlog.engine.stream import Update
 from batonlog.engine.testing._crash_child import Birth, Work, live
 from batonlog.engine.testing._crash_client import Client, DiedError, Request, install
 from batonlog.engine.testing._crash_ledger import Ledger, Line
-from batonlog.engine.testing._crash_link import Answered, Asked, Ended, Link, Opened, Raised, Reached, Stop
+from batonlog.engine.testing._crash_link import (
+    Answered,
+    Asked,
+    Dropped,
+    Ended,
+    Link,
+    Opened,
+    Raised,
+    Reached,
+    Stop,
+)
 from batonlog.engine.testing._crash_story import Reference
 from batonlog.engine.testing._crash_visits import VisitedLog
 from batonlog.engine.testing._crash_world import Answer, Effects, ends_of, listen
@@ -54,8 +64,8 @@ _PEACE = 0.35
 _OPEN_FILES = Path("/proc/self/fd")
 
 
-class HangsError(Exception):
-    """A process that was to do something has not done it, and was not killed either."""
+class WorkerLostError(Exception):
+    """A process that was to do something hangs, or has ended by itself: nobody has killed it."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,7 @@ class Killing:
 
     def lived(self, span: Span) -> None:
         """Take note of a life that ended in peace."""
-        if self._random is None:
+        if self._random is None and span.points:  # else it only had a look
             self._spans.append(span)
 
     # -- models
@@ -168,6 +178,14 @@ class Killing:
         answer = asyncio.get_running_loop().create_task(listen(model, request))
         self._listened[session].append(_Listened(version, request.digest, answer))
         return await asyncio.shield(answer)
+
+    def drop(self, asked: Asked | Opened) -> None:
+        """Stop listening to a model: whoever asked lives, and has given up."""
+        if isinstance(asked, Asked):
+            listened = self._listened[asked.session]
+            for one in [one for one in listened if one.version == asked.version]:
+                one.answer.cancel()
+                listened.remove(one)
 
 
 class ForkingClient(Client):
@@ -291,7 +309,7 @@ class Forker:
             async with asyncio.timeout(PATIENCE):
                 ended = await self._hear(link, told)
         except TimeoutError:
-            raise HangsError(
+            raise WorkerLostError(
                 f"a process that drives {session} has done nothing for {PATIENCE:.0f} s; {self._said()}"
             ) from None
         finally:
@@ -304,7 +322,7 @@ class Forker:
             await self._log.expire(owner)
         if ended is None:
             if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
-                raise HangsError(
+                raise WorkerLostError(
                     f"a process that drives {session} ended by itself, with status {status}; {self._said()}"
                 )
             self._killing.crashes.append(self._where(fate))
@@ -352,7 +370,8 @@ class Forker:
 
     async def _hear(self, link: Link, told: _Told) -> Ended | None:
         """Do what the process asks for; return what came of it, or None if it died."""
-        answering: set[asyncio.Task[None]] = set()
+        asked: dict[int, Asked | Opened] = {}
+        answering: dict[int, asyncio.Task[None]] = {}
         try:
             while (message := await link.hear()) is not None:
                 match message:
@@ -362,14 +381,17 @@ class Forker:
                         for listener in told.listeners:
                             listener(version, None)
                     case Asked() | Opened():
-                        task = asyncio.get_running_loop().create_task(self._answer(link, message))
-                        answering.add(task)
-                        task.add_done_callback(answering.discard)
+                        asked[message.number] = message
+                        answer = self._answer(link, message)
+                        answering[message.number] = asyncio.get_running_loop().create_task(answer)
+                    case Dropped(number):
+                        self._killing.drop(asked[number])
+                        answering[number].cancel()
                     case _:
                         raise AssertionError(f"a process said {message}")
             return None
         finally:
-            for task in answering:
+            for task in answering.values():
                 task.cancel()
 
     async def _answer(self, link: Link, message: Asked | Opened) -> None:

@@ -59,6 +59,12 @@ class Opened(Struct, frozen=True):
     agent: str
 
 
+class Dropped(Struct, frozen=True):
+    """The worker does not wait for an answer any more: it was told to stop, or the run was cancelled."""
+
+    number: int
+
+
 class Answered(Struct, frozen=True):
     """The client's answer to one of these."""
 
@@ -99,7 +105,7 @@ class Stop(Struct, frozen=True):
     """The worker is told to stop at the next append."""
 
 
-Message: TypeAlias = Asked | Opened | Answered | Reached | Ended | Stop
+Message: TypeAlias = Asked | Opened | Dropped | Answered | Reached | Ended | Stop
 
 
 class Link:

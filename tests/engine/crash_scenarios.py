@@ -161,6 +161,13 @@ async def decisions(path: str) -> None:
             assert (result.agent, result.final_output) == (refunds.name, "All done.")
 
 
+async def one_effect(path: str) -> None:
+    """As little as there can be to lose, or to do twice."""
+    with ScriptedModel(function_call(issue_refund, {"order": "7"}), "Refunded.") as model:
+        async with Engine(path, agents=[refunds], model=model) as engine:
+            await engine.run("refund order 7", session=SESSION)
+
+
 async def standing(path: str) -> None:
     """What was decided for always is not asked again, in this run or a later one."""
     again = [function_call(write_off, {"order": "8"}), function_call(write_off, {"order": "9"})]
@@ -408,14 +415,36 @@ async def _tell_human(context: ToolContext, summary: Summary) -> None:
 
 
 def twenty(recorded: Sequence[Conversation]) -> list[Conversation]:
-    """The twenty shortest of those that do something, transfers and reused ids among them."""
-    busy = [one for one in recorded if len(one.calls) >= 2]
-    return sorted(busy, key=lambda one: (len(one.messages), one.name))[:20]
+    """Five of each kind: with and without a transfer, and with and without ids that are used again.
+
+    The shortest that change something; not those where one call was answered in two ways: the tools
+    here keep nothing.
+    """
+    kinds: dict[tuple[bool, bool], list[Conversation]] = {}
+    for one in sorted(recorded, key=lambda one: (len(one.messages), one.name)):
+        if _changes(one) and _is_plain(one):
+            kinds.setdefault((one.transfers, one.reuses_ids), []).append(one)
+    return [one for few in kinds.values() for one in few[:5]]
+
+
+def _changes(conversation: Conversation) -> bool:
+    names = [call["function"]["name"] for call in conversation.calls]
+    return any(name != TRANSFER and not is_idempotent(name) for name in names)
+
+
+def _is_plain(conversation: Conversation) -> bool:
+    answers: dict[tuple[str, str], str] = {}
+    pairs = zip(conversation.calls, conversation.outputs, strict=True)
+    return all(
+        answers.setdefault((call["function"]["name"], call["function"]["arguments"]), output) == output
+        for call, output in pairs
+    )
 
 
 SCENARIOS: dict[str, Scenario] = {
     "the demo": the_demos_agents(chain=False),
     "the demo, chained": the_demos_agents(chain=True),
+    "one effect": one_effect,
     "decisions": decisions,
     "standing decisions": standing,
     "handoffs round": chain_of_handoffs(chain=None),
