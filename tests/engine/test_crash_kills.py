@@ -24,6 +24,7 @@ from batonlog.engine.testing import (
     CrashReport,
     ScriptedModel,
     _crash_kills,
+    _crash_passes,
     assistant_message,
     crash_at_random,
     crash_everywhere,
@@ -316,7 +317,20 @@ async def test_a_process_that_hangs_is_told_and_not_waited_for(monkeypatch: pyte
         await kill_at_random(scenario)
 
 
-async def test_a_process_that_ends_by_itself_is_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scenario_that_waits_for_ever_is_told_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_crash_passes, "LONGEST", 0.5)
+
+    async def scenario(path: str) -> None:
+        await asyncio.Event().wait()
+
+    for crash in (crash_everywhere, crash_at_random, kill_at_random):
+        with pytest.raises(TimeoutError, match="had not ended"):
+            await crash(scenario)
+
+
+async def test_a_process_that_ends_by_itself_is_no_crash() -> None:
     @tool
     async def leave() -> str:
         os._exit(3)
