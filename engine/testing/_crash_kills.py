@@ -19,10 +19,9 @@ from random import Random
 from socket import socket, socketpair
 from typing import Any
 
-from batonlog.engine.agents import Agent
 from batonlog.engine.claims import busy
 from batonlog.engine.engine import Engine
-from batonlog.engine.models import open_conversation
+from batonlog.engine.models import Issuer, Model, issuer_of, open_conversation
 from batonlog.engine.sessions import Job
 from batonlog.engine.stream import Update
 from batonlog.engine.testing._crash_child import Birth, Work, live
@@ -44,6 +43,7 @@ from batonlog.engine.testing._crash_visits import VisitedLog
 from batonlog.engine.testing._crash_world import Answer, Effects, ends_of, listen
 from batonlog.events import (
     ModelFailed,
+    ModelRequested,
     ModelResponded,
     Record,
     Ref,
@@ -400,17 +400,21 @@ class Forker:
                 case Asked(number, session, version):
                     records = await self._log.records(session)
                     request = model_request(records, at=version)
-                    model = self._client.setup.model_of(self._agent(request.agent))
+                    model = self._model(request.agent, issuer_in(records, version))
                     answer = await self._killing.answer(session, version, records, model, request)
                     link.tell(Answered.of(number, answer))
-                case Opened(number, agent):
-                    conversation = await open_conversation(self._client.setup.model_of(self._agent(agent)))
+                case Opened(number, agent, issuer):
+                    conversation = await open_conversation(self._model(agent, issuer))
                     link.tell(Answered(number, (), conversation, None))
         except Exception as error:
             link.tell(Answered(message.number, (), "", Raised.of(error)))
 
-    def _agent(self, name: str) -> Agent[Any]:
-        return self._client.setup.registry[name]
+    def _model(self, agent: str, issuer: Issuer) -> Model:
+        """The model of an agent that a process has asked, by what the log calls it."""
+        setup = self._client.setup
+        model = setup.model_of(setup.registry[agent])
+        assert issuer_of(model) == issuer
+        return model
 
     def _reap(self, child: int) -> int:
         """See a process out, which has said its last word or is to be killed; return its status."""
@@ -438,6 +442,13 @@ class Forker:
     def _said(self) -> str:
         lines = list(self._killing.ledger.lines())
         return f"the last fact in its ledger: {lines[-1] if lines else 'none'}"
+
+
+def issuer_in(records: Sequence[Record], version: int) -> Issuer:
+    """Return who was asked by the request at that version."""
+    (requested,) = [record.event for record in records if record.version == version]
+    assert isinstance(requested, ModelRequested)
+    return requested.issuer
 
 
 def check_forks() -> None:

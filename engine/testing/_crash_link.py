@@ -9,7 +9,7 @@ from typing import Any, Self, TypeAlias
 
 from msgspec import Struct
 
-from batonlog.engine.models import Delta, ModelResponse
+from batonlog.engine.models import Delta, Issuer, ModelResponse
 from batonlog.engine.testing._crash_world import Answer
 
 _LENGTH = 8
@@ -57,6 +57,7 @@ class Opened(Struct, frozen=True):
 
     number: int
     agent: str
+    issuer: Issuer
 
 
 class Dropped(Struct, frozen=True):
