@@ -239,7 +239,7 @@ async def test_one_run_goes_on_at_a_time_and_who_resumes_it_joins() -> None:
             assert [result.final_output for result in results] == ["At last."] * 3
             assert len({result.run_id for result in results}) == 1
 
-    report = await kill_at_random(scenario, times=4)
+    report = await kill_at_random(scenario, times=2)
     assert report.wrong_logs == report.repeated_effects == ()
 
 
@@ -251,7 +251,7 @@ async def test_what_a_process_raises_its_client_raises() -> None:
             assert unknown.value.session == "nobody"
             await engine.run("hi", session="cust-42")
 
-    report = await kill_at_random(scenario, times=4)
+    report = await kill_at_random(scenario, times=2)
     assert report.wrong_logs == report.repeated_effects == ()
 
 
@@ -280,7 +280,7 @@ async def test_a_stream_tells_all_records_through_kills() -> None:
                 assert (await stream.result()).final_output == "It is a kettle."
                 assert followed == list(await engine.log.records("cust-42"))
 
-    report = await kill_at_random(scenario, times=6)
+    report = await kill_at_random(scenario, times=3)
     assert report.wrong_logs == report.repeated_effects == ()
 
 
@@ -294,7 +294,7 @@ async def test_a_context_that_no_pickle_takes_outlives_the_process_with_its_call
             async with Engine(path, agents=[Agent[Any]("greeter", tools=[greet])], model=model) as engine:
                 await engine.run("hi", session="cust-42", context=lambda: "Li")
 
-    assert not (await kill_at_random(scenario, times=4)).wrong_logs
+    assert not (await kill_at_random(scenario, times=2)).wrong_logs
 
 
 # -- what hangs, dies by itself, or cannot be killed
@@ -380,6 +380,6 @@ async def test_a_system_that_cannot_fork_is_told_what_to_use(monkeypatch: pytest
 
 
 async def test_no_process_is_left_over() -> None:
-    await kill_at_random(look, times=5)
+    await kill_at_random(look, times=2)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)  # noqa: ASYNC222  # it does not wait

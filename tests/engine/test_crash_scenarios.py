@@ -33,6 +33,8 @@ AT_RANDOM = (
     "the demo, chained",
 )
 
+KILLED = [name for name in SCENARIOS if name not in ("the demo", "handoffs round", "handoffs round, chained")]
+
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
 
@@ -57,7 +59,7 @@ async def test_no_two_crashes_can_hurt_whichever_they_are() -> None:
 
 @pytest.mark.parametrize("name", AT_RANDOM)
 async def test_no_crash_after_crash_can_hurt(name: str) -> None:
-    report = await crash_at_random(SCENARIOS[name], times=25)
+    report = await crash_at_random(SCENARIOS[name], times=15)
     assert nothing_was_wrong(report)
 
 
@@ -69,12 +71,12 @@ async def test_no_crash_can_hurt_an_airline_conversation(
     assert len(chosen) == 20
     assert sum(one.transfers for one in chosen) == sum(one.reuses_ids for one in chosen) == 10
     for one in chosen:
-        assert nothing_was_wrong(await crash_at_random(airline(one, schemas), times=5))
+        assert nothing_was_wrong(await crash_at_random(airline(one, schemas), times=4))
     assert nothing_was_wrong(await crash_everywhere(airline(chosen[0], schemas)))
 
 
 @needs_fork
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", KILLED)
 async def test_no_kill_can_hurt(name: str) -> None:
     report = await kill_at_random(SCENARIOS[name], times=2)
     assert nothing_was_wrong(report)
