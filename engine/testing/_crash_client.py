@@ -8,53 +8,102 @@ gives the output of what did.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from batonlog.engine.control import Control
 from batonlog.engine.engine import Engine
 from batonlog.engine.sessions import Job, Sessions
 from batonlog.engine.stream import Update
-from batonlog.engine.testing._crash_ports import ClientLog, WatchedSetup, WorkerLog
+from batonlog.engine.testing._crash_ports import WatchedSetup, WorkerLog
 from batonlog.engine.testing._crash_story import Reference
-from batonlog.engine.testing._crash_world import Process, World
-from batonlog.events import Record
+from batonlog.engine.testing._crash_world import Outside, World
+from batonlog.events import EventLog, Record
 from batonlog.events.lifecycle import IDLE, STOPPED
 from batonlog.projections import OpenCall, RunResult
 from batonlog.projections.items import Item
 from batonlog.projections.state import State
 
-_Request: TypeAlias = Callable[[Sessions, Job], Coroutine[Any, Any, RunResult]]
-"""Ask something of a worker."""
+Request: TypeAlias = Callable[[Sessions, Job], Coroutine[Any, Any, RunResult]]
+"""Ask something of the sessions of a worker."""
 
 
-def install(engine: Engine[Any], world: World, reference: Reference | None) -> None:
+class DiedError(Exception):
+    """The process died before it had answered."""
+
+
+class Worker(Protocol):
+    """What works for a client, and may die."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be asked something."""
+        ...
+
+    async def do(self, session: str, ask: Request, job: Job) -> RunResult:
+        """Return or raise what it answers. Raises DiedError."""
+        ...
+
+    def is_driven(self, session: str) -> bool:
+        """Whether it drives a session."""
+        ...
+
+    def updates(self, session: str, *, after: int) -> AsyncIterator[Update]:
+        """Yield what happens in a session, until it rests."""
+        ...
+
+    async def bury(self) -> None:
+        """Close it, in peace or after its death. A dead one's leases count as run out."""
+
+
+def install(engine: Engine[Any], client: "Client") -> None:
     """Put an engine that was just built into a process that may die."""
-    client = Client(engine, world, reference)
     engine.log = client.log
     engine._sessions = client
     engine._control = Control(client.log, engine._new_id)
 
 
 class Client(Sessions):
-    """The sessions of one engine, through all lives of its process."""
+    """The sessions of one engine, through all lives of its process.
 
-    def __init__(self, engine: Engine[Any], world: World, reference: Reference | None) -> None:
+    Args:
+        engine: the engine.
+        log: as the client itself uses it.
+        store: the same, where nothing happens to it.
+        world: what is outside.
+        start: starts a worker.
+        reference: what the scenario comes to when nothing happens.
+    """
+
+    def __init__(
+        self,
+        engine: Engine[Any],
+        *,
+        log: EventLog,
+        store: EventLog,
+        world: Outside,
+        start: Callable[["Client"], Worker],
+        reference: Reference | None,
+    ) -> None:
         before = engine._sessions
-        self._options: dict[str, Any] = {
+        self.options: dict[str, Any] = {
             "new_id": engine._new_id,
             "clock": before._clock,
             "limits": before._limits,
             "context_for": before._context_for,
             "lease_seconds": before.lease_seconds,
             "next_agent": before._next_agent,
+            "busy": before._busy,
         }
-        super().__init__(ClientLog(engine.log, world), engine._setup, owner=before.owner, **self._options)
-        self._store = engine.log
+        """Of all sessions that drive for it."""
+        super().__init__(log, engine._setup, owner=before.owner, **self.options)
+        self.setup = engine._setup
+        self._store = store
         self._world = world
+        self._start = start
         self._reference = reference
         self._contexts: dict[str, Any] = {}
         self._starting = asyncio.Lock()
-        self._worker = self._started_worker()
+        self._worker = start(self)
 
     # -- what an engine asks of its sessions
 
@@ -70,24 +119,20 @@ class Client(Sessions):
         return await self._see_through(session, job, ask, has_begun)
 
     async def resume(self, session: str, job: Job) -> RunResult:
-        before = (await self.read(session)).version
-
-        def has_begun(state: State) -> bool:
-            return state.run is not None and state.run.resumed > before
-
+        has_begun = _resumed_after((await self.read(session)).version)
         return await self._see_through(session, job, _resumption(session), has_begun)
 
     def is_driven(self, session: str) -> bool:
-        return self._worker.sessions.is_driven(session)
+        return self._worker.is_driven(session)
 
     async def updates(self, session: str, *, after: int) -> AsyncIterator[Update]:
         while True:
             worker = await self._living()
-            async for update in worker.sessions.updates(session, after=after):
+            async for update in worker.updates(session, after=after):
                 if isinstance(update, Record):
                     after = update.version
                 yield update
-            if worker.process.alive:
+            if worker.alive:
                 return
 
     async def close(self) -> None:
@@ -97,16 +142,15 @@ class Client(Sessions):
     # -- through a crash
 
     async def _see_through(
-        self, session: str, job: Job, ask: _Request, has_begun: Callable[[State], bool]
+        self, session: str, job: Job, ask: Request, has_begun: Callable[[State], bool]
     ) -> RunResult:
         if job.context is not None:
             self._contexts[session] = job.context
         while True:
             worker = await self._living()
-            task = await worker.do(ask(worker.sessions, job))
-            if worker.process.alive:
-                result = task.result()
-            else:
+            try:
+                result = await worker.do(session, ask, job)
+            except DiedError:
                 await self._living()  # by then the log holds all that was under way
                 state = await self.read(session)
                 begun = has_begun(state)
@@ -117,6 +161,7 @@ class Client(Sessions):
                 result = self._ended(state, session, None)
             if not await self._answer_unknown(session, result):
                 return result
+            has_begun = _resumed_after((await self.read(session)).version)
             ask, job = _resumption(session), self._again(session, job, limits=False)
 
     def _again(self, session: str, job: Job, *, limits: bool) -> Job:
@@ -132,7 +177,7 @@ class Client(Sessions):
     async def _answer_unknown(self, session: str, result: RunResult) -> bool:
         """Be the person who says what became of interrupted calls. Whether there were any."""
         unknown = [call for call in result.open_calls if call.why == "unknown"]
-        if self._world.crashed is None or not unknown:
+        if not self._world.crashed or not unknown:
             return False
         for call in unknown:
             await self._answer(session, call)
@@ -141,7 +186,7 @@ class Client(Sessions):
     async def _answer(self, session: str, call: OpenCall) -> None:
         control = Control(self._store, self._new_id)
         transfers = self._setup.registry.handoff(call.agent, call.tool) is not None
-        if self._reference is None or transfers or not self._world.took_place(session, call.call):
+        if self._reference is None or transfers or not self._world.effects.took_place(session, call.call):
             # The output of a transfer's callback is the transfer: it can only be run.
             self._world.allow(session, call.call)
             await control.decide(session, call.call, "run", by="crash_everywhere")
@@ -149,36 +194,39 @@ class Client(Sessions):
         output = await self._reference.output(self._store, session, call.call)
         await control.decide(session, call.call, "answer", by="crash_everywhere", output=output)
 
-    async def _living(self) -> "_Worker":
+    async def _living(self) -> Worker:
         """The worker, started again if its process has died."""
         async with self._starting:
-            if not self._worker.process.alive:
+            if not self._worker.alive:
                 await self._worker.bury()
-                self._worker = self._started_worker()
+                self._worker = self._start(self)
             return self._worker
 
-    def _started_worker(self) -> "_Worker":
-        process = self._world.process
-        log = WorkerLog(self._store, process)
-        setup = WatchedSetup(self._setup, process)
-        owner = self.owner if self._world.crashed is None else f"{self.owner}:again"
-        sessions = Sessions(log, setup, owner=owner, **self._options)
-        sessions.closed = self.closed
-        return _Worker(process, log, sessions)
 
+class PlayedWorker:
+    """An engine's sessions in one life of its process, which is played in this one."""
 
-class _Worker:
-    """An engine's sessions in one life of its process."""
+    def __init__(self, client: Client, store: EventLog, world: World) -> None:
+        self._process = world.process
+        self._log = WorkerLog(store, self._process)
+        setup = WatchedSetup(client.setup, self._process)
+        owner = f"{client.owner}:again" if world.crashed else client.owner
+        self._sessions = Sessions(self._log, setup, owner=owner, **client.options)
+        self._sessions.closed = client.closed
 
-    def __init__(self, process: Process, log: WorkerLog, sessions: Sessions) -> None:
-        self.process = process
-        self.sessions = sessions
-        self._log = log
+    @property
+    def alive(self) -> bool:
+        return self._process.alive
 
-    async def do(self, work: Coroutine[Any, Any, RunResult]) -> "asyncio.Task[RunResult]":
-        """Do something in this process; return the task that did it, or that died with it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self.process.tasks.add(task)
+    def is_driven(self, session: str) -> bool:
+        return self._sessions.is_driven(session)
+
+    def updates(self, session: str, *, after: int) -> AsyncIterator[Update]:
+        return self._sessions.updates(session, after=after)
+
+    async def do(self, session: str, ask: Request, job: Job) -> RunResult:
+        task = asyncio.get_running_loop().create_task(ask(self._sessions, job))
+        self._process.tasks.add(task)
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
@@ -186,19 +234,24 @@ class _Worker:
             await asyncio.wait([task])
             raise
         finally:
-            self.process.tasks.discard(task)
-        if not self.process.alive and not task.cancelled():
+            self._process.tasks.discard(task)
+        if self.alive:
+            return task.result()
+        if not task.cancelled():
             task.exception()  # died with it: nobody asks
-        return task
+        raise DiedError
 
     async def bury(self) -> None:
-        """Close it, in peace or after its death. A dead one's leases count as run out."""
-        if not self.process.alive and self.process.tasks:
-            await asyncio.wait(self.process.tasks)
-        await self.sessions.close()
-        if not self.process.alive:
+        if not self.alive and self._process.tasks:
+            await asyncio.wait(self._process.tasks)
+        await self._sessions.close()
+        if not self.alive:
             await self._log.let_go()
 
 
-def _resumption(session: str) -> _Request:
+def _resumption(session: str) -> Request:
     return lambda sessions, job: sessions.resume(session, job)
+
+
+def _resumed_after(version: int) -> Callable[[State], bool]:
+    return lambda state: state.run is not None and state.run.resumed > version

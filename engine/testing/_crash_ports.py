@@ -13,7 +13,7 @@ from batonlog.engine.handoffs import Handoff
 from batonlog.engine.models import Delta, Issuer, Model, ModelResponse, issuer_of
 from batonlog.engine.registry import Registry
 from batonlog.engine.setup import Setup
-from batonlog.engine.testing._crash_world import Answer, Process, World
+from batonlog.engine.testing._crash_world import Life, Process, World
 from batonlog.engine.tools import Tool, call_either
 from batonlog.events import JSON, Event, EventLog, Record
 from batonlog.events.log import Alarm, Appended, Head, Lease
@@ -90,7 +90,7 @@ class ClientLog(_Through):
         lease: Lease | None = None,
         release: bool = False,
     ) -> Appended:
-        what = _named(session, events)
+        what = named(session, events)
         self._world.point(f"before {what} was stored")
         done = await super().append(session, events, expected=expected, ids=ids, lease=lease, release=release)
         self._world.point(f"after {what} was stored")
@@ -119,7 +119,7 @@ class WorkerLog(_Through):
         lease: Lease | None = None,
         release: bool = False,
     ) -> Appended:
-        what = _named(session, events)
+        what = named(session, events)
 
         async def append() -> Appended:
             done = await super(WorkerLog, self).append(
@@ -164,7 +164,8 @@ class WorkerLog(_Through):
             await self.store.release(lease)
 
 
-def _named(session: str, events: Sequence[Event]) -> str:
+def named(session: str, events: Sequence[Event]) -> str:
+    """Say what a batch is."""
     return f"{', '.join(event.type for event in events)} of {session}"
 
 
@@ -174,91 +175,80 @@ def _named(session: str, events: Sequence[Event]) -> str:
 class WatchedSetup(Setup):
     """An engine's configuration, with all effects watched."""
 
-    def __init__(self, setup: Setup, process: Process) -> None:
+    def __init__(self, setup: Setup, life: Life) -> None:
         vars(self).update(vars(setup))
-        self.registry = _WatchedRegistry(setup.registry, process)
-        self._process = process
+        self.registry = _WatchedRegistry(setup.registry, life)
+        self._life = life
 
     def model_of(self, agent: Agent[Any], given_up: Collection[Issuer] = ()) -> Model:
-        return _WatchedModel(super().model_of(agent, given_up), self._process)
+        return _WatchedModel(super().model_of(agent, given_up), agent.name, self._life)
 
 
 class _WatchedModel:
-    def __init__(self, model: Model, process: Process) -> None:
+    def __init__(self, model: Model, agent: str, life: Life) -> None:
         self._model = model
-        self._process = process
+        self._agent = agent
+        self._life = life
         self.endpoint, self.name = issuer_of(model)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
+        return self._life.attribute(self._model, self._agent, name)
 
     async def respond(self, request: ModelRequest, /) -> AsyncIterator[Delta | ModelResponse]:
-        world = self._process.world
-        self._process.point(f"before {self.name} was asked by {request.agent}")
-        answer = world.unheard(request.digest)
-        if answer is None:
-            answer = await _listen(self._model, request)
-        world.answered(request.digest, answer)
-        self._process.point(f"when {self.name} had answered {request.agent}, and nobody had heard")
+        self._life.point(f"before {self.name} was asked by {request.agent}")
+        answer = await self._life.answer(self._model, request)
+        self._life.point(f"when {self.name} had answered {request.agent}, and nobody had heard")
         for piece in answer.pieces:
             yield piece
         if answer.error is not None:
             raise answer.error
 
 
-async def _listen(model: Model, request: ModelRequest) -> Answer:
-    pieces: list[Delta | ModelResponse] = []
-    try:
-        async for piece in model.respond(request):
-            pieces.append(piece)  # noqa: PERF401  # what came before an error counts
-    except Exception as error:
-        return Answer(pieces, error)
-    return Answer(pieces, None)
-
-
 class _WatchedRegistry(Registry):
-    def __init__(self, registry: Registry, process: Process) -> None:
+    def __init__(self, registry: Registry, life: Life) -> None:
         vars(self).update(vars(registry))
-        self._process = process
+        self._life = life
 
     def tool(self, agent: str, name: str) -> Tool[Any] | None:
         one = super().tool(agent, name)
-        return one if one is None else _WatchedTool(one, self._process)
+        return one if one is None else _WatchedTool(one, self._life)
 
     def handoff(self, agent: str, name: str) -> Handoff[Any] | None:
         one = super().handoff(agent, name)
-        return one if one is None or one.on_handoff is None else _watched(one, self._process)
+        return one if one is None or one.on_handoff is None else _watched(one, self._life)
 
 
 class _WatchedTool(Tool[Any]):
-    def __init__(self, tool: Tool[Any], process: Process) -> None:
+    def __init__(self, tool: Tool[Any], life: Life) -> None:
         vars(self).update(vars(tool))
         self._tool = tool
-        self._process = process
+        self._life = life
 
     def check(self, arguments: dict[str, JSON]) -> None:
         self._tool.check(arguments)
 
     async def run(self, context: ToolContext[Any], arguments: dict[str, JSON]) -> object:
-        self._process.point(f"before {self.name} began")
-        self._process.world.begins(context, idempotent=self.idempotent)
+        self._life.point(f"before {self.name} began")
+        self._life.begins(context, idempotent=self.idempotent)
         try:
             return await self._tool.run(context, arguments)
         finally:
-            self._process.point(f"when {self.name} was done, and nobody had heard")
+            self._life.ends(context)
+            self._life.point(f"when {self.name} was done, and nobody had heard")
 
 
-def _watched(one: Handoff[Any], process: Process) -> Handoff[Any]:
+def _watched(one: Handoff[Any], life: Life) -> Handoff[Any]:
     callback = one.on_handoff
     assert callback is not None
 
     async def on_handoff(context: ToolContext[Any], *given: Any) -> None:
-        process.point(f"before the callback of {one.tool_name} began")
-        process.world.begins(context, idempotent=False)
+        life.point(f"before the callback of {one.tool_name} began")
+        life.begins(context, idempotent=False)
         try:
             await call_either(callback, context, *given)
         finally:
-            process.point(f"when the callback of {one.tool_name} was done, and nobody had heard")
+            life.ends(context)
+            life.point(f"when the callback of {one.tool_name} was done, and nobody had heard")
 
     watched = copy(one)
     watched.on_handoff = on_handoff

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from batonlog.engine.testing._crash_world import World
+from batonlog.engine.testing._crash_world import Effects
 from batonlog.events import (
     JSON,
     BatonlogError,
@@ -60,11 +60,11 @@ class Story(Struct, frozen=True):
     """A model was told that nobody knows what became of a call, as the tool promised: what follows may differ."""
 
 
-def story_of(session: str, records: Sequence[Record], world: World) -> Story:
+def story_of(session: str, records: Sequence[Record], effects: Effects) -> Story:
     """Return what the records of a session tell, and what the world outside has seen of it."""
     calls = calls_of(records)
     ends = {end.call: end for end in map(_end, records) if end is not None}
-    performed = [ref for ref in calls if world.took_place(session, ref)]
+    performed = [ref for ref in calls if effects.took_place(session, ref)]
     return Story(
         said=_items(session_history(records)),
         shown=_items(model_history(records)),
@@ -144,10 +144,10 @@ class Reference:
         self.stories = stories
         self._names = names
 
-    async def tell(self, log: EventLog, world: World) -> dict[str, Story]:
+    async def tell(self, log: EventLog, effects: Effects) -> dict[str, Story]:
         """Return the stories of another pass, under the same labels."""
         return {
-            label: story_of(session, await log.records(session), world)
+            label: story_of(session, await log.records(session), effects)
             for session, label in labels(await sessions_of(log), self._names).items()
         }
 

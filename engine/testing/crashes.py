@@ -7,45 +7,30 @@
     report = asyncio.run(crash_everywhere(scenario))
     assert not report.wrong_logs and not report.repeated_effects
 
-The crashes are played, in this process: how is in `_crash_world`.
+The crashes are played, in this process: how is in `_crash_world`. `kill_at_random` makes real ones.
 """
 
-import asyncio
-import os
-from collections.abc import Awaitable, Callable
-from contextvars import copy_context
+from collections.abc import Collection, Sequence
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from random import Random
+from typing import Any, Literal
 
-from msgspec import Struct
+from batonlog.engine.engine import Engine
+from batonlog.engine.testing._crash_client import Client, PlayedWorker, install
+from batonlog.engine.testing._crash_passes import CrashReport, Scenario, Trial, place_for_logs
+from batonlog.engine.testing._crash_ports import ClientLog
+from batonlog.engine.testing._crash_story import Reference
+from batonlog.engine.testing._crash_world import Effects, World
+from batonlog.events import UsageError
 
-from batonlog.engine.engine import Engine, built
-from batonlog.engine.testing._crash_client import install
-from batonlog.engine.testing._crash_story import Reference, Story, differences, sessions_of
-from batonlog.engine.testing._crash_world import World
-from batonlog.events import SQLiteLog, UsageError
-
-Scenario = Callable[[str], Awaitable[object]]
-
-_IN_MEMORY = "/dev/shm"
-"""A folder that no disk stands behind, on Linux. Played crashes lose no power: nothing need reach a disk."""
+_OFTEN = 0.08
+"""How likely a place is one to crash at, where they are drawn."""
 
 
-class CrashReport(Struct, frozen=True, kw_only=True):
-    """What crashing a scenario everywhere has shown. Nothing wrong: both tuples are empty."""
-
-    boundaries: int
-    """Places at which it was crashed."""
-    wrong_logs: tuple[str, ...]
-    """Where a recovered log differs from the one that nothing happened to, and how."""
-    repeated_effects: tuple[str, ...]
-    """Effects that took place again though their end was recorded, or though they are not idempotent
-    and no person had said so."""
-
-
-async def crash_everywhere(scenario: Scenario, /) -> CrashReport:
+async def crash_everywhere(
+    scenario: Scenario, /, *, pairs: int | Literal["all"] = 0, seed: int = 0
+) -> CrashReport:
     """Run `scenario(path of the log)`, crash it at every append and effect in turn, recover, compare.
 
     A crash stops all engines that the scenario has built, and starts them again; the scenario
@@ -65,80 +50,84 @@ async def crash_everywhere(scenario: Scenario, /) -> CrashReport:
     Args:
         scenario: builds its engines over a SQLite log at the path, and its models and scripts
             anew each time. It must do the same whenever it is run.
+        pairs: crash it also twice in one pass, the second time while it recovers or later: so
+            many pairs of places, taken at random, or all there are.
+        seed: which pairs these are.
 
     Raises what the scenario raises when nothing happens to it, and UsageError if it records
     nothing at the path or does not do the same twice.
     """
-    in_memory = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
-    with TemporaryDirectory(prefix="batonlog-crash-", dir=in_memory) as folder:
-        reference = await _reference(scenario, Path(folder))
-        wrong: list[str] = []
-        repeated: list[str] = []
+    async with place_for_logs() as folder:
+        trial = Trial(scenario, folder)
+        await trial.undisturbed(_Played(()), _Played(()))
+        reached: list[int] = []
+        """For each place, how many there are in a pass that crashes there."""
         for at in count():
-            world = World(at)
-            log = Path(folder, f"{at}.db")
-            failure = await _play(scenario, log, world, reference)
-            if world.crashed is None:
-                return CrashReport(boundaries=at, wrong_logs=tuple(wrong), repeated_effects=tuple(repeated))
-            found = await _tell(log, world, reference)
-            faults = [*differences(reference.stories, found)]
-            if failure is not None:
-                faults.insert(0, f"the scenario raised {type(failure).__name__}: {failure}")
-            wrong += [f"crashed {world.crashed}: {fault}" for fault in faults]
-            repeated += [f"crashed {world.crashed}: {effect}" for effect in world.repeated]
+            one = _Played((at,))
+            if not await trial.crash(f"{at}", one):
+                break
+            reached.append(one.world.points)
+        tried = 0
+        for first, second in _pairs(reached, pairs, Random(seed)):
+            await trial.crash(f"{first} {second}", _Played((first, second)))
+            tried += 1
+        return trial.report(len(reached) + tried)
+
+
+async def crash_at_random(scenario: Scenario, /, *, times: int = 100, seed: int = 0) -> CrashReport:
+    """The same, for scenarios that are too long to crash them everywhere: at random places, many in one pass.
+
+    Args:
+        scenario: as for `crash_everywhere`.
+        times: how often it is crashed, at the least.
+        seed: draws the places.
+
+    Raises what `crash_everywhere` raises, and UsageError if there is no place to crash at.
+    """
+    async with place_for_logs() as folder:
+        trial = Trial(scenario, folder)
+        await trial.undisturbed(_Played(()), last := _Played(()))
+        if not last.world.points:
+            raise UsageError("the scenario records nothing by its engines: there is no place to crash at")
+        crashed = 0
+        for number in count():
+            if crashed >= times:
+                return trial.report(crashed)
+            # The first is certain, so that every pass crashes.
+            random = Random(f"{seed} {number}")
+            drawn = {random.randrange(last.world.points)}
+            drawn |= {at for at in range(last.world.points * 2) if random.random() < _OFTEN}
+            crashed += len(await trial.crash(f"{number}", _Played(drawn)))
     raise AssertionError("unreachable")
 
 
-async def _reference(scenario: Scenario, folder: Path) -> Reference:
-    """What the scenario comes to when nothing happens, twice."""
-    worlds = [World(None), World(None)]
-    paths = [folder / "undisturbed.db", folder / "again.db"]
-    names = []
-    for world, path in zip(worlds, paths, strict=True):
-        failure = await _play(scenario, path, world, None)
-        if failure is not None:
-            raise failure
-        async with SQLiteLog(path) as log:
-            names.append(frozenset(await sessions_of(log)))
-    if not names[0]:
-        raise UsageError(
-            "the scenario recorded nothing: it must build its engine over the path that it is given"
-        )
-    empty = Reference({}, names[0] & names[1])
-    first, second = [await _tell(path, world, empty) for path, world in zip(paths, worlds, strict=True)]
-    for difference in differences(first, second):
-        raise UsageError(f"the scenario does not do the same twice, so nothing can be compared: {difference}")
-    return Reference(first, names[0] & names[1])
+def _pairs(reached: Sequence[int], wanted: int | Literal["all"], random: Random) -> list[tuple[int, int]]:
+    every = [(first, second) for first, points in enumerate(reached) for second in range(first + 1, points)]
+    return every if wanted == "all" else random.sample(every, min(wanted, len(every)))
 
 
-async def _tell(path: Path, world: World, reference: Reference) -> dict[str, Story]:
-    async with SQLiteLog(path) as log:
-        return await reference.tell(log, world)
+class _Played:
+    """A pass whose crashes are played in this process."""
 
+    def __init__(self, crash_at: Collection[int]) -> None:
+        self.world = World(crash_at)
 
-async def _play(
-    scenario: Scenario, path: Path, world: World, reference: Reference | None
-) -> BaseException | None:
-    """Run the scenario once; return what it raised."""
-    engines: list[Engine[Any]] = []
+    @property
+    def effects(self) -> Effects:
+        return self.world.effects
 
-    def adopt(engine: Engine[Any]) -> None:
-        engines.append(engine)
-        install(engine, world, reference)
+    @property
+    def crashes(self) -> Sequence[str]:
+        return self.world.crashes
 
-    async def begin() -> None:
-        await scenario(str(path))
+    def install(self, engine: Engine[Any], path: Path, reference: Reference | None) -> None:
+        world, store = self.world, engine.log
 
-    context = copy_context()
-    context.run(built.set, adopt)
-    task = asyncio.get_running_loop().create_task(begin(), context=context)
-    try:
-        await asyncio.wait([task])
-    finally:
-        if task.cancel():
-            await asyncio.wait([task])
-        for engine in engines:
-            await engine.close()
-    if task.cancelled():
-        return asyncio.CancelledError()
-    return task.exception()
+        def start(client: Client) -> PlayedWorker:
+            return PlayedWorker(client, store, world)
+
+        log = ClientLog(store, world)
+        install(engine, Client(engine, log=log, store=store, world=world, start=start, reference=reference))
+
+    async def close(self) -> None:
+        """Nothing is held."""
