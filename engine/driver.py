@@ -116,7 +116,7 @@ class Driver:
     async def renew(self, owner: str, seconds: float) -> None:
         """Keep the lease while an effect takes its time."""
         async with self._leasing:
-            if self._lease is None:
+            if self._lease is None or self._lost:
                 return
             lease = await self._log.acquire(self.session, owner=owner, seconds=seconds)
             if lease is not None:
@@ -307,11 +307,11 @@ class Driver:
             lease, self._lease = self._lease, None
             if lease is None:
                 return
+            # One that was lost may have been renewed since, and is then what wakes up the next worker.
+            if self._lost:
+                return
             with suppress(LogError):  # it runs out by itself
-                if self._lost:
-                    await self._log.release(lease)  # of an old epoch, that does nothing
-                else:
-                    await give_back(self._log, lease, self.state)
+                await give_back(self._log, lease, self.state)
 
 
 async def give_back(log: EventLog, lease: Lease, state: State) -> None:

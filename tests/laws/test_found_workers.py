@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from batonlog.engine import (
 from batonlog.engine.testing import ScriptedModel, function_call
 from batonlog.events import (
     Event,
+    FencedError,
     LogError,
     NoteAdded,
     Record,
@@ -23,6 +25,8 @@ from batonlog.events import (
     ToolReturned,
     UsageError,
 )
+from batonlog.events.log import Alarm
+from batonlog.events.news import News
 
 
 class Slow:
@@ -264,3 +268,32 @@ class Contested(Store):
             await self.door.wait()
             await super().append(session, [NoteAdded(name="n", data=1)], expected=options["expected"])
         return await super().append(session, events, **options)
+
+
+class Deaf(Store):
+    """A store that tells nobody what others have appended."""
+
+    def watch(self, session: str | None) -> AbstractContextManager[Alarm]:
+        return News().watch(session)
+
+
+async def test_a_worker_that_comes_back_takes_nobodys_work_away_with_its_lease() -> None:
+    log, slow = Deaf(), Slow()
+    zombie = Engine(log, agents=agents(slow), model=ScriptedModel(function_call("slow", {})))
+    task = asyncio.ensure_future(zombie.run("hi", session="s"))
+    await slow.begun.wait()
+    async with Engine(log, agents=agents(slow), model=ScriptedModel(), busy="queue") as other:
+        await other.send("more", session="s")
+        await other.cancel("s")
+        log.expire("s")
+        assert (await other.resume("s")).status == "cancelled"
+    assert [session async for session in log.expired()] == ["s"]
+    driver = zombie._sessions._claims["s"].driver
+    assert driver is not None
+    await driver.renew(zombie._sessions.owner, 100)  # its heart beats before it hears of it
+    slow.go.set()
+    with pytest.raises(FencedError):
+        await task
+    log.expire("s")
+    assert [session async for session in log.expired()] == ["s"]
+    await zombie.close()
