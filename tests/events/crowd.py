@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
@@ -33,6 +34,8 @@ def fork(work: Callable[[], Awaitable[object]], gate: tuple[int, int] | None = N
             os.read(gate[0], 1)
         asyncio.run(_run(work))
         code = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(code)
