@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 from uuid import UUID
 
-from batonlog.events.errors import UsageError
+from batonlog.events.errors import DamagedError, UsageError
 from batonlog.events.facts import Event, SessionForked
 from batonlog.events.record import Record
 
@@ -178,6 +178,13 @@ class EventLog(Protocol):
         if own and own[0].version == after + 1:
             return tuple(own)
         parent = await self._parent(session)
+        if parent is None and own:
+            raise DamagedError(
+                f"{session} begins at version {own[0].version}, and what it continues is not there; nothing was "
+                f"deleted. Restore a copy, or read what is stored under its own name",
+                session=session,
+                version=own[0].version,
+            )
         if parent is None or after >= parent.at:
             return tuple(own)
         inherited = parent.at if until is None else min(parent.at, until)

@@ -36,8 +36,9 @@ from batonlog.events.log import (
     check_name,
 )
 from batonlog.events.news import News
-from batonlog.events.record import GENESIS, Record, Sealed, link, now, read_rows, seal
-from batonlog.events.sqlite_file import connect, failure
+from batonlog.events.record import GENESIS, Record, Sealed, link, now, seal
+from batonlog.events.sqlite_file import BROKEN, connect, failure
+from batonlog.events.sqlite_reading import in_log, of_session
 from batonlog.events.sqlite_writer import Writer
 
 _T = TypeVar("_T")
@@ -45,9 +46,6 @@ _T = TypeVar("_T")
 _CHUNK = 250
 """Records read at once: more make the collector look at them while they wait to be told."""
 
-_COLUMNS = "session, version, position, type, payload, hash, event_id, recorded_at, digest"
-_OF_SESSION = "session = ? AND version > ? AND version <= ? ORDER BY version"
-_IN_LOG = "position > ? ORDER BY position"
 _HEADS = """
     SELECT session, version, hash FROM event
     WHERE (session, version) IN (SELECT session, max(version) FROM event GROUP BY session)
@@ -135,24 +133,29 @@ class SQLiteLog(EventLog):
     async def read(self, session: str, *, after: int = 0, until: int | None = None) -> AsyncIterator[Record]:
         last = until if until is not None else 1 << 62
         while True:
-            rows = await self._read(partial(_records, where=_OF_SESSION, values=(session, after, last)))
-            for record in rows:
+            find = partial(of_session, path=self.path, session=session, after=after, until=last, limit=_CHUNK)
+            records, error = await self._read(find)
+            for record in records:
                 yield record
-            if len(rows) < _CHUNK:
+            if error is not None:
+                raise error
+            if len(records) < _CHUNK:
                 return
-            after = rows[-1].version
+            after = records[-1].version
 
     async def read_all(self, *, after: int = 0, limit: int | None = None) -> AsyncIterator[Record]:
         left = limit if limit is not None else 1 << 62
         while left > 0:
             wanted = min(left, _CHUNK)
-            rows = await self._read(partial(_records, where=_IN_LOG, values=(after,), limit=wanted))
-            for record in rows:
+            records, error = await self._read(partial(in_log, path=self.path, after=after, limit=wanted))
+            for record in records:
                 yield record
-            if len(rows) < wanted:
+            if error is not None:
+                raise error
+            if len(records) < wanted:
                 return
-            left -= len(rows)
-            after = rows[-1].position
+            left -= len(records)
+            after = records[-1].position
 
     async def _parent(self, session: str) -> SessionForked | None:
         query = "SELECT parent, at FROM fork WHERE session = ?"
@@ -194,7 +197,7 @@ class SQLiteLog(EventLog):
             if self._reading is None:
                 self._reading = connect(self.path, read_only=self.read_only)
             return work(self._reading)
-        except sqlite3.Error as error:
+        except BROKEN as error:
             raise failure(self.path, error) from error
 
     async def close(self) -> None:
@@ -345,11 +348,3 @@ def _release(db: sqlite3.Connection, lease: Lease) -> None:
 
 def _nothing(db: sqlite3.Connection) -> None:
     """Open the file, and be told if that fails."""
-
-
-def _records(
-    db: sqlite3.Connection, where: str, values: tuple[Any, ...], limit: int = _CHUNK
-) -> list[Record]:
-    return read_rows(
-        db.execute(f"SELECT {_COLUMNS} FROM event WHERE {where} LIMIT {limit}", values).fetchall()
-    )

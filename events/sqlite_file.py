@@ -15,6 +15,9 @@ FORMAT = 1
 
 _BUSY_SECONDS = 30
 
+BROKEN = (sqlite3.Error, UnicodeDecodeError)
+"""What sqlite3 raises; the latter where it cannot even say what is wrong, or a name is no text any more."""
+
 _SMALLEST = 512
 """Bytes of the smallest page: no database is smaller."""
 
@@ -33,11 +36,11 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         raise _no_database(path)  # SQLite would take a file of one byte for an empty one, and write over it
     try:
         connection = _open(path, read_only)
-    except sqlite3.Error as error:
+    except BROKEN as error:
         raise failure(path, error) from error
     try:
         _check(connection, path, read_only)
-    except sqlite3.Error as error:
+    except BROKEN as error:
         connection.close()
         raise failure(path, error) from error
     except LogError:
@@ -141,14 +144,16 @@ def _statements(script: str) -> list[str]:
     return statements
 
 
-def failure(path: Path, error: sqlite3.Error) -> LogError:
-    """Say what a SQLite error means for this file, and what to do."""
+def failure(path: Path, error: Exception, *, session: str | None = None) -> LogError:
+    """Say what one of the errors in BROKEN means for this file, and what to do."""
     name = getattr(error, "sqlite_errorname", "") or ""
     if name.startswith("SQLITE_NOTADB"):
         return _no_database(path)
-    if name.startswith("SQLITE_CORRUPT"):
+    if name.startswith("SQLITE_CORRUPT") or _is_damage(error):
+        of = f" where {session} is read" if session is not None else ""
         return DamagedError(
-            f"{path} is damaged ({error}); nothing was deleted. Restore a copy, or read what is whole"
+            f"{path} is damaged{of} ({error}); nothing was deleted. Restore a copy, or read what is whole",
+            session=session,
         )
     if name.startswith("SQLITE_READONLY"):
         return LogError(
@@ -161,6 +166,13 @@ def failure(path: Path, error: sqlite3.Error) -> LogError:
     if name.startswith("SQLITE_BUSY"):
         return LogError(f"{path} was locked by another process for {_BUSY_SECONDS} s; repeat")
     return LogError(f"{path}: {error}")
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether a file that is a log lacks what every log has, or holds a name that is no text."""
+    return isinstance(error, UnicodeDecodeError) or str(error).startswith(
+        ("no such ", "Could not decode to UTF-8")
+    )
 
 
 def _no_database(path: Path) -> FormatError:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from batonlog.events.errors import LogError, UsageError
 from batonlog.events.log import POLL
 from batonlog.events.news import News
-from batonlog.events.sqlite_file import connect, failure
+from batonlog.events.sqlite_file import BROKEN, connect, failure
 
 _T = TypeVar("_T")
 
@@ -110,7 +110,7 @@ class Writer:
                         self._news.tell_all()
             except LogError as error:
                 _fail(group, error)
-            except sqlite3.Error as error:
+            except BROKEN as error:
                 _fail(group, failure(self._path, error))
             self._answer(group)
             if not more:
@@ -141,7 +141,7 @@ class Writer:
         except Exception as error:
             # Whatever it was: the others go on, and so does this thread.
             if len(group) == 1:
-                group[0].error = failure(self._path, error) if isinstance(error, sqlite3.Error) else error
+                group[0].error = failure(self._path, error) if isinstance(error, BROKEN) else error
                 return
             # One bad job must not take the others with it: each on its own.
             for job in group:
