@@ -6,7 +6,14 @@ from batonlog.engine.engine import Engine
 from batonlog.engine.errors import RunFailedError, SessionBusyError
 from batonlog.engine.handoffs import Handoff, handoff
 from batonlog.engine.inputs import Input
-from batonlog.engine.models import Delta, Model, ModelResponse, ModelSettings
+from batonlog.engine.models import (
+    Delta,
+    Model,
+    ModelResponse,
+    ModelSettings,
+    Retries,
+    UnavailableError,
+)
 from batonlog.engine.openai_responses import OpenAIResponsesModel
 from batonlog.engine.registry import UnknownAgentError
 from batonlog.engine.stream import RunStream, Update
@@ -26,6 +33,7 @@ __all__ = [
     "ModelResponse",
     "ModelSettings",
     "OpenAIResponsesModel",
+    "Retries",
     "RunContext",
     "RunFailedError",
     "RunResult",
@@ -33,6 +41,7 @@ __all__ = [
     "SessionBusyError",
     "Tool",
     "ToolContext",
+    "UnavailableError",
     "UnknownAgentError",
     "Update",
     "handoff",

@@ -18,16 +18,18 @@ from batonlog.events.lifecycle import ASKING, DECIDED, GATED, RUNNING, STOPPED
 from batonlog.projections.result import open_calls
 from batonlog.projections.state import State
 
-_FASTEST_BEAT = 0.05
+FASTEST_BEAT = 0.05
 """Seconds between two looks at the leases, at the least."""
 
 
 class Claim:
     """One session that is driven here, or is about to be."""
 
-    __slots__ = ("driver", "end", "keeps", "ready")
+    __slots__ = ("driver", "end", "keeps", "key", "ready")
 
-    def __init__(self) -> None:
+    def __init__(self, key: str | None) -> None:
+        self.key = key
+        """Of the run that begins."""
         self.driver: Driver | None = None
         self.keeps: Held | None = None
         """What has a lease to be kept and no driver."""
@@ -52,13 +54,13 @@ class Claims(UserDict[str, Claim]):
         self.closed = False
         self._heart: asyncio.Task[None] | None = None
 
-    def hold(self, session: str, *, joins: bool = False) -> "Held":
+    def hold(self, session: str, *, key: str | None = None) -> "Held":
         """Claim a session and take its lease, for the time of a `with`.
 
-        Raises SessionBusyError while somebody else has it; with `joins` it waits for a claim of
-        this engine to end, and then holds nothing.
+        Raises SessionBusyError while somebody else has it; but while a run with this key begins or
+        goes on here, it waits for its end, and then holds nothing.
         """
-        return Held(self, session, joins)
+        return Held(self, session, key)
 
     def beat(self) -> None:
         """Keep the leases of long effects, as long as there are any."""
@@ -68,7 +70,7 @@ class Claims(UserDict[str, Claim]):
     async def _heartbeat(self) -> None:
         while self and not self.closed:
             ends = [claim.end for claim in self.values()]
-            await asyncio.wait(ends, timeout=max(self.seconds / 3, _FASTEST_BEAT))
+            await asyncio.wait(ends, timeout=max(self.seconds / 3, FASTEST_BEAT))
             for claim in list(self.values()):
                 keeper = claim.driver or claim.keeps
                 if keeper is not None:
@@ -92,14 +94,13 @@ class Claims(UserDict[str, Claim]):
 class Held:
     """A claim and its lease, for the time of a `with`. A driver takes the lease over."""
 
-    def __init__(self, claims: Claims, session: str, joins: bool) -> None:
+    def __init__(self, claims: Claims, session: str, key: str | None) -> None:
         self.session = session
         self.lease: Lease | None = None
         self.state: State | None = None
         """Where the session is, once it has been read."""
-        self.claim = Claim()
+        self.claim = Claim(key)
         self._claims = claims
-        self._joins = joins
         self._claimed = False
         self._leasing = asyncio.Lock()
         """Held while the lease is renewed or given back: a late renewal would take it again."""
@@ -109,7 +110,7 @@ class Held:
         if claims.closed:
             raise UsageError("the engine was closed")
         if (other := claims.get(session)) is not None:
-            if self._joins:
+            if other.key is not None and other.key == self.claim.key:
                 await asyncio.wait([other.end])
                 return self
             raise busy(session, other.driver.state if other.driver is not None else State())
@@ -152,7 +153,8 @@ class Held:
                 lease, self.lease = self.lease, None
                 # One whose state nobody knows runs out by itself.
                 if lease is not None and self.state is not None:
-                    await give_back(self._claims.log, lease, self.state)
+                    with suppress(LogError):  # and so does one that cannot be given back
+                        await give_back(self._claims.log, lease, self.state)
         finally:
             self._let_go()
 
@@ -168,8 +170,7 @@ def busy(session: str, state: State) -> SessionBusyError:
     calls = open_calls(state)
     waits = "; ".join(f"call {call.call} ({call.tool}) {call.reason}" for call in calls)
     return SessionBusyError(
-        f"{session} is busy: {'it waits for ' + waits if waits else 'a run is going'}. "
-        f"Send to it, wait for it, or cancel it",
+        f"{session} is busy: {waits or 'a run is going'}. Send to it, wait for it, or cancel it",
         session=session,
         version=state.version,
         open_calls=calls,

@@ -1,11 +1,16 @@
-"""What anyone may say, from any process, without a lease and without agents: the log is the control plane."""
+"""What anyone may say, from any process, without agents: the log is the control plane.
+
+Nothing of it needs a lease. But where a session is at rest and a worker should take it up, a
+lease that has run out is left behind, with the append: that is what `recover` looks for.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 from uuid import UUID
 
-from batonlog.engine.decide import cancellation
+from batonlog.engine.decide import cancellation, wants_worker
 from batonlog.engine.draft import Draft
+from batonlog.engine.storing import store, until_answered
 from batonlog.events import (
     JSON,
     ApprovalDecided,
@@ -13,7 +18,9 @@ from batonlog.events import (
     ConflictError,
     Event,
     EventLog,
+    FencedError,
     InputAdded,
+    Lease,
     NoteAdded,
     Ref,
     UnknownSessionError,
@@ -25,21 +32,36 @@ from batonlog.projections.items import Item
 from batonlog.projections.state import Call, State, run_state
 
 
+class Said(NamedTuple):
+    """Input that was recorded."""
+
+    version: int
+    goes_to: Literal["turn", "run"]
+
+
 class Control:
     """Appends facts that never move a run, checked against the session as it is."""
 
     def __init__(self, log: EventLog, new_id: Callable[[], UUID]) -> None:
         self._log = log
         self._new_id = new_id
+        self._name = f"said:{new_id().hex[-12:]}"
+        """Owner of the leases that wake up a worker; not that of a worker, which they would end."""
 
-    async def send(self, session: str, items: Sequence[Item], by: str) -> int:
-        """Record input. Return its version."""
+    async def send(
+        self, session: str, items: Sequence[Item], by: str, *, queue: bool = False, key: str | None = None
+    ) -> Said:
+        """Record input: for the run that is open, or with `queue`, and where none is, for the next one."""
         held = tuple(item.held for item in items)
+        goes_to: Literal["turn", "run"] = "run"
 
         def said(state: State) -> list[Event]:
-            return [InputAdded(input=held, goes_to="run" if state.phase == IDLE else "turn", by=by)]
+            nonlocal goes_to
+            goes_to = "run" if queue or state.phase == IDLE else "turn"
+            return [InputAdded(input=held, goes_to=goes_to, by=by, key=key)]
 
-        return await self._append(session, said, new=True)
+        version = await self._append(session, said, new=True)
+        return Said(version, goes_to)
 
     async def note(self, session: str, name: str, data: JSON) -> int:
         """Record an application's fact. Return its version."""
@@ -111,11 +133,23 @@ class Control:
             draft = Draft(session, state)
             draft.add(*said(state))
             ids = [self._new_id() for _ in draft.events]
+            wakes = wants_worker(draft.state)
+            lease = await self._wake_up(session) if wakes else None
             try:
-                done = await self._log.append(session, draft.events, expected=state.version, ids=ids)
-            except ConflictError:
+                done = await store(
+                    self._log, session, draft.events, expected=state.version, ids=ids, lease=lease
+                )
+            except (ConflictError, FencedError):  # it has moved, or a worker came in between
                 continue
+            if wakes and lease is None:
+                # A worker that was there may have looked before this was said. Whoever gives a lease
+                # back looks once more; if it has been given back by now, this wakes up another.
+                await self._wake_up(session)
             return done.version
+
+    async def _wake_up(self, session: str) -> Lease | None:
+        """Leave a lease that has run out, for whoever recovers; None while a worker is there."""
+        return await until_answered(lambda: self._log.acquire(session, owner=self._name, seconds=0))
 
 
 def _waiting(session: str, state: State, ref: Ref) -> Call:

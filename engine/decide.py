@@ -12,18 +12,20 @@ from batonlog.events import (
     ApprovalRequested,
     CallRefused,
     Event,
+    Limits,
     Ref,
     RunCancelled,
     RunCompleted,
     RunPaused,
+    RunResumed,
     ToolAbandoned,
     ToolReturned,
 )
-from batonlog.events.lifecycle import ASKED, CALLED, DECIDED, GATED, RUNNING, UNKNOWN
+from batonlog.events.lifecycle import ASKED, ASKING, CALLED, DECIDED, GATED, IDLE, RUNNING, STOPPED, UNKNOWN
 from batonlog.events.values import dump, load
 from batonlog.projections.items import ANSWERED_BY
 from batonlog.projections.offers import Offer
-from batonlog.projections.state import Call, State
+from batonlog.projections.state import Call, State, advance
 
 REJECTED = "This call was not approved."
 CANCELLED = "This call was cancelled. It may have taken effect before."
@@ -66,6 +68,31 @@ def decide(state: State, *, late: bool = False) -> Step:
     if (limit := _limit(state, late)) is not None:
         return Step(events=(RunPaused(reason="limit", limit=limit),))
     return Step(ask=True)
+
+
+# -- at rest: is there anything for a worker to do?
+
+
+def needs_worker(state: State) -> bool:
+    """Whether a session should have a worker: a run goes on, or somebody has said what lets one go on."""
+    return state.phase in (RUNNING, ASKING) or wants_worker(state)
+
+
+def wants_worker(state: State) -> bool:
+    """Whether a session is at rest, and somebody has said what a worker should take up."""
+    if state.phase == IDLE:
+        return state.unanswered
+    if state.phase != STOPPED:
+        return False
+    if state.gave_up:
+        return state.spoken or state.queued
+    return state.spoken and not waits_on(state)
+
+
+def waits_on(state: State, limits: Limits | None = None) -> bool:
+    """Whether taking a run up that has stopped would change nothing: nobody has spoken whom it waits for."""
+    step = decide(advance(state, state.version + 1, RunResumed(by="", limits=limits)))
+    return step is NOTHING or (len(step.events) == 1 and step.events[0].type == "run.paused")
 
 
 def cancellation(state: State) -> tuple[Event, ...]:

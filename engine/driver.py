@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import UUID
 
-from batonlog.engine.decide import NOTHING, decide
+from batonlog.engine.decide import NOTHING, decide, needs_worker
 from batonlog.engine.draft import Draft
 from batonlog.engine.effects import ask, run_callback, run_tool
 from batonlog.engine.flights import Effect, Flights, Key
@@ -26,13 +26,12 @@ from batonlog.engine.intend import Intentions
 from batonlog.engine.models import Delta
 from batonlog.engine.outcomes import ModelBroke, Outcome
 from batonlog.engine.setup import Setup
+from batonlog.engine.storing import store
 from batonlog.events import (
     ConflictError,
-    DamagedError,
     Event,
     EventLog,
     FencedError,
-    FormatError,
     IllegalTransitionError,
     Lease,
     LogError,
@@ -46,12 +45,6 @@ from batonlog.events.lifecycle import ASKING, CALLED, GATED, RUNNING
 from batonlog.events.log import Alarm
 from batonlog.projections.request import ModelRequest
 from batonlog.projections.state import State, advance
-
-_TRIES = 6
-"""How often one batch is given to a store that fails."""
-
-_FIRST_PAUSE = 0.05
-"""Seconds before the second try; twice as long each time."""
 
 Listener = Callable[[int, Delta | None], None]
 """Told of each new version, and of each delta with the version that it follows."""
@@ -198,11 +191,8 @@ class Driver:
     # -- appending
 
     async def _append(self, draft: Draft) -> None:
-        """Store a batch, and start the effects that it announces.
-
-        A batch whose outcome is unknown is repeated, the same bytes and ids, until it is answered.
-        """
-        if draft.state.phase in (RUNNING, ASKING):
+        """Store a batch, and start the effects that it announces."""
+        if needs_worker(draft.state):
             await self._store(draft.events, release=False)
         else:
             async with self._leasing:
@@ -225,29 +215,19 @@ class Driver:
             self._flights.start(effects, self._alarm, may_wait=not gated)
 
     async def _store(self, events: Sequence[Event], *, release: bool) -> None:
-        ids = [self._new_id() for _ in events]
-        pause = _FIRST_PAUSE
-        for attempt in range(_TRIES):
-            try:
-                await self._log.append(
-                    self.session,
-                    events,
-                    expected=self.state.version,
-                    ids=ids,
-                    lease=self._lease,
-                    release=release,
-                )
-                return
-            except FencedError:
-                self._lost = True
-                raise
-            except (ConflictError, DamagedError, FormatError, UsageError):
-                raise
-            except LogError:
-                if attempt == _TRIES - 1:
-                    raise
-                await asyncio.sleep(pause)
-                pause *= 2
+        try:
+            await store(
+                self._log,
+                self.session,
+                events,
+                expected=self.state.version,
+                ids=[self._new_id() for _ in events],
+                lease=self._lease,
+                release=release,
+            )
+        except FencedError:
+            self._lost = True
+            raise
 
     async def _catch_up(self) -> bool:
         """Fold what others have appended. Whether there was something."""
@@ -274,9 +254,10 @@ class Driver:
             case ModelRequested():
                 parts = self.state.parts[event.agent]
                 request = ModelRequest(view=self.state.place.settled, parts=parts, requested=event)
-                model = self._setup.model_of(self._setup.registry[event.agent])
+                model = self._setup.model_of(self._setup.registry[event.agent], self.state.given_up)
+                delay = self.state.request.delay if self.state.request is not None else 0.0
                 self._partial = []
-                return [(version, ask(model, request, version, self._tell, self._partial))]
+                return [(version, ask(model, request, version, self._tell, self._partial, delay=delay))]
             case ToolCalled(call=ref) if self.state.calls[ref].state == CALLED:
                 return [(ref, self._call(event))]
             case _:
@@ -334,11 +315,16 @@ class Driver:
 
 
 async def give_back(log: EventLog, lease: Lease, state: State) -> None:
-    """Give a lease back. That of a run that goes on runs out now, so that whoever recovers finds it."""
-    if state.phase in (RUNNING, ASKING):
-        await log.acquire(lease.session, owner=lease.owner, seconds=0)
-    else:
-        await log.release(lease)
+    """Give a lease back. Where there is more to do it runs out now, so that whoever recovers finds it.
+
+    What was said while it was held has woken nobody up. So it runs out first, and is given back
+    when nothing was said: whoever dies in between leaves too much to look at, and never too little.
+    """
+    await log.acquire(lease.session, owner=lease.owner, seconds=0)
+    if not needs_worker(state):
+        head = await log.head(lease.session)
+        if (head.version if head is not None else 0) == state.version:
+            await log.release(lease)
 
 
 def check_known(session: str, state: State) -> None:

@@ -20,11 +20,26 @@ from batonlog.engine.tools import Tool, call_either
 from batonlog.events import JSON
 from batonlog.projections import ModelRequest
 
+pause = asyncio.sleep
+"""How a wait before a request is waited for. Tests put a clock of their own here."""
+
 
 async def ask(
-    model: Model, request: ModelRequest, version: int, tell: Callable[[Delta], None], partial: list[str]
+    model: Model,
+    request: ModelRequest,
+    version: int,
+    tell: Callable[[Delta], None],
+    partial: list[str],
+    *,
+    delay: float = 0.0,
 ) -> Outcome:
-    """Call a model, and pass its deltas on. A stream that breaks is no answer; its text is in `partial`."""
+    """Call a model, after `delay` seconds, and pass its deltas on.
+
+    A stream that breaks is no answer; its text is in `partial`. The wait is a part of the call: a
+    cancel or a close ends it, the lease is kept, and a crash forgets it.
+    """
+    if delay:
+        await pause(delay)
     response: ModelResponse | None = None
     try:
         async for piece in model.respond(request):

@@ -4,7 +4,6 @@ import asyncio
 import os
 import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
@@ -16,17 +15,24 @@ from uuid import UUID
 from typing_extensions import TypeVar
 
 from batonlog.engine.agents import Agent
-from batonlog.engine.control import Control
 from batonlog.engine.inputs import Input, input_items
-from batonlog.engine.models import NO_SETTINGS, Model, ModelSettings, check_model
+from batonlog.engine.models import (
+    DEFAULT_RETRIES,
+    NO_SETTINGS,
+    Model,
+    ModelSettings,
+    Retries,
+    check_model,
+)
 from batonlog.engine.openai_responses import OpenAIResponsesModel
+from batonlog.engine.recovery import Recovery
 from batonlog.engine.registry import Registry
 from batonlog.engine.sessions import Job, Sessions
 from batonlog.engine.setup import Setup
+from batonlog.engine.storing import fork
 from batonlog.engine.stream import RunStream, Update
 from batonlog.events import (
     JSON,
-    BatonlogError,
     EventLog,
     Limits,
     Ref,
@@ -64,7 +70,11 @@ class Engine(Generic[_Ctx]):
         model: for agents that have none of their own; a name is made by `provider` at the
             first use, so that importing an application needs no key.
         provider: makes a model from its name.
-        context_for: makes the context of a session wherever none is given: always in `recover`.
+        retries: how often, and after how long, a model that does not answer is asked again.
+            `Retries(attempts=1)` never asks again.
+        fallback: who is asked, in this order, when an agent's own model does not answer: for the
+            rest of the run. The next run, and one that is resumed, begin with the agent's own model.
+        context_for: makes the context of a session wherever none is given: always in `recover` and `serve`.
         handoff_filter: for handoffs that have none of their own.
         compact: rewrites the view for good, before a model call, when it passes `compact_above`
             tokens, and once when the provider refuses it for its length.
@@ -72,8 +82,13 @@ class Engine(Generic[_Ctx]):
             estimated, four bytes a token. None compacts only what was refused.
         limits: how far a run may go before it pauses.
         model_settings: what agents leave open.
+        busy: what becomes of a `run` while another one of its session is going or waits for
+            somebody: it is refused with SessionBusyError; or its input is recorded, for the run
+            after that one (`"queue"`) or for that one's next turn (`"steer"`), and answered there.
         next_agent: who gets the next user message: the one that holds control, the first agent,
             or the one that handed over to it in the last run.
+        unknown_agent: what becomes of a session whose agent this process does not have, after a
+            deploy say: UnknownAgentError, and nothing is recorded; or the first agent goes on.
         clock: for wall-clock limits.
         new_id: makes ids of events and runs.
 
@@ -90,25 +105,37 @@ class Engine(Generic[_Ctx]):
         agents: Sequence[Agent[_Ctx]] = (),
         model: Model | str | None = None,
         provider: Callable[[str], Model] = OpenAIResponsesModel,
+        retries: Retries = DEFAULT_RETRIES,
+        fallback: Model | str | Sequence[Model | str] | None = None,
         context_for: Callable[[str], _MaybeAsync[_Ctx]] | None = None,
         handoff_filter: Filter[_Ctx] | Sequence[Filter[_Ctx]] | None = None,
         compact: Filter[_Ctx] | Sequence[Filter[_Ctx]] | None = None,
         compact_above: int | None = None,
         limits: Limits = _LIMITS,
         model_settings: ModelSettings = NO_SETTINGS,
+        busy: Literal["refuse", "queue", "steer"] = "refuse",
         next_agent: Literal["active", "entry", "source"] = "active",
+        unknown_agent: Literal["raise", "entry"] = "raise",
         clock: Callable[[], datetime] = _utc_now,
         new_id: Callable[[], UUID] = fresh_id,
     ) -> None:
         if model is not None and not isinstance(model, str):
             check_model(model)
+        if not isinstance(retries, Retries):
+            raise UsageError(f"retries={retries!r}: give Retries(attempts=...)")
         _check_compaction(compact, compact_above)
+        if busy not in ("refuse", "queue", "steer"):
+            raise UsageError(f"busy={busy!r}: give 'refuse', 'queue' or 'steer'")
         if next_agent not in ("active", "entry", "source"):
             raise UsageError(f"next_agent={next_agent!r}: give 'active', 'entry' or 'source'")
-        self._registry = Registry(agents)
+        if unknown_agent not in ("raise", "entry"):
+            raise UsageError(f"unknown_agent={unknown_agent!r}: give 'raise' or 'entry'")
+        self._registry = Registry(agents, stand_in=unknown_agent == "entry")
         self._setup = Setup(
             registry=self._registry,
             model=model,
+            fallback=_fallbacks(fallback),
+            retries=retries,
             provider=provider,
             handoff_filter=None if handoff_filter is None else as_filters(handoff_filter),
             compact=None if compact is None else as_filters(compact),
@@ -118,7 +145,6 @@ class Engine(Generic[_Ctx]):
         self._own_log = isinstance(log, str | Path)
         self.log: EventLog = open_log(log) if isinstance(log, str | Path) else log
         self._new_id = new_id
-        self._control = Control(self.log, new_id)
         self._sessions = Sessions(
             self.log,
             self._setup,
@@ -129,7 +155,11 @@ class Engine(Generic[_Ctx]):
             context_for=context_for,
             lease_seconds=self.lease_seconds,
             next_agent=next_agent,
+            busy=busy,
         )
+        self._control = self._sessions.control
+        self._busy = busy
+        self._recovery = Recovery(self._sessions, self._keep)
         self._tasks: set[asyncio.Task[Any]] = set()
         if (tell := built.get()) is not None:
             tell(self)
@@ -146,6 +176,8 @@ class Engine(Generic[_Ctx]):
 
     async def close(self) -> None:
         """Let runs reach the next append, release their leases, close the log if we opened it."""
+        self._sessions.closed = True
+        self._recovery.stop()
         await self._sessions.close()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -172,8 +204,12 @@ class Engine(Generic[_Ctx]):
         session has seen, nothing new starts: that run's result is awaited and returned.
         Cancelling the caller stops the work, not the run: `resume` goes on.
 
-        Raises SessionBusyError while another run of the session is going or waits for
-        somebody, UsageError for input that is none, and LogError if the store fails.
+        While another run of the session is going or waits for somebody, it goes by the engine's
+        `busy`: raises SessionBusyError, or the input is queued or steers that run, and what came
+        of the run that takes it is awaited and returned; of one that waits for somebody, what it
+        waits for. After a limit or a failure, a run closes what is open and starts anew.
+
+        Raises UsageError for input that is none, and LogError if the store fails.
         """
         name = session if session is not None else str(self._new_id())
         run = run_id if run_id is not None else str(self._new_id())
@@ -236,10 +272,13 @@ class Engine(Generic[_Ctx]):
     async def send(self, input: Input, *, session: str, by: str = "user") -> int:
         """Record input: for the run that is going, or for the next worker to answer. Return its version.
 
+        A run that is going takes it at its next turn, exactly once; with `busy="queue"`, the next
+        run does. Nothing is driven here: `serve`, `recover` or `resume` does that.
         Raises UsageError for anything but messages.
         """
         check_session(session)
-        return await self._control.send(session, input_items(input, messages=True), by)
+        items = input_items(input, messages=True)
+        return (await self._control.send(session, items, by, queue=self._busy == "queue")).version
 
     # -- what drives sessions
 
@@ -257,15 +296,24 @@ class Engine(Generic[_Ctx]):
         return await self._sessions.resume(session, Job(context=context, limits=limits))
 
     async def recover(self) -> tuple[str, ...]:
-        """Resume, in the background, every session that has work and no worker; return them."""
+        """Resume, in the background, every session that has work and no worker; return them.
+
+        Work is a run whose worker has died, a call that somebody has decided, and input that
+        nobody has answered. Not a run that failed or reached a limit, until somebody sends more: a
+        new run answers that. What keeps a session from going on is logged, as `batonlog.engine`.
+        Raises LogError if the store fails.
+        """
         self._need_agents("recover")
-        # Nested runs are recovered through their parent.
-        found = [session async for session in self.log.expired() if "/" not in session]
-        taken = [session for session in found if not self._sessions.is_driven(session)]
-        for session in taken:
-            self._keep(_quietly(self._sessions.resume(session, Job(found=True))))
-        await asyncio.sleep(0)  # so that a resume that follows joins them
-        return tuple(taken)
+        return await self._recovery.once()
+
+    async def serve(self) -> None:
+        """`recover` for ever: whatever is crashed, approved, settled or sent to. For worker processes.
+
+        Returns when the engine is closed, and ends when it is cancelled; what it has taken up goes
+        on until then. A store that fails is tried again.
+        """
+        self._need_agents("serve")
+        await self._recovery.for_ever()
 
     # -- what anyone may say, from any process
 
@@ -321,7 +369,7 @@ class Engine(Generic[_Ctx]):
         head = await self.log.head(session)
         if head is None:
             raise UnknownSessionError(f"no session {session} in this log", session=session)
-        await self.log.fork(session, at=head.version if at is None else at, into=name)
+        await fork(self.log, session, at=head.version if at is None else at, into=name)
         return name
 
     # -- what is going on
@@ -333,7 +381,9 @@ class Engine(Generic[_Ctx]):
     def updates(self, session: str, *, after: int = 0) -> AsyncIterator[Update]:
         """Yield records after that version, then live ones, until the session rests.
 
-        With deltas between them where the run is going on in this engine. Raises UnknownSessionError.
+        At rest is a session in which no run goes on, and that waits for no worker: what was sent
+        or decided is followed to its end, whoever takes it up. With deltas between the records
+        where the run is going on in this engine. Raises UnknownSessionError.
         """
         return self._sessions.updates(session, after=after)
 
@@ -377,6 +427,13 @@ class Engine(Generic[_Ctx]):
         return task
 
 
+def _fallbacks(given: "Model | str | Sequence[Model | str] | None") -> tuple[Model | str, ...]:
+    if given is None:
+        return ()
+    models = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    return tuple(one if isinstance(one, str) else check_model(one) for one in models)
+
+
 def _check_compaction(compact: object, above: int | None) -> None:
     if above is not None and compact is None:
         raise UsageError(f"compact_above={above} needs a filter to compact with: give compact=")
@@ -389,9 +446,3 @@ def check_session(session: str) -> None:
     check_name(session)
     if "/" in session:
         raise UsageError(f"{session} is no name of a session: '/' is for the sessions of nested runs")
-
-
-async def _quietly(work: Awaitable[object]) -> None:
-    """Do something in the background; what it raises is in the log, or with whoever joins."""
-    with suppress(BatonlogError):
-        await work

@@ -4,14 +4,28 @@ Instructions, gates, targets and filters are computed here. They may run again a
 conflict or a crash, and only what one of them came to is recorded. Nothing here has an effect.
 """
 
+from random import random
 from typing import Any
 
+from msgspec import Struct
+
+from batonlog.engine.agents import Agent
 from batonlog.engine.arguments import BadArgumentsError, read_arguments
 from batonlog.engine.contexts import Contexts
 from batonlog.engine.decide import Step
 from batonlog.engine.draft import Draft
 from batonlog.engine.errors import words_of
-from batonlog.engine.models import ChainKind, Model, ModelSettings, chain_of, issuer_of, open_conversation
+from batonlog.engine.models import (
+    ChainKind,
+    Issuer,
+    Model,
+    ModelSettings,
+    chain_of,
+    is_unavailable,
+    issuer_of,
+    open_conversation,
+)
+from batonlog.engine.registry import UnknownAgentError
 from batonlog.engine.rewrites import Rewrites
 from batonlog.engine.setup import Resolved, Setup
 from batonlog.engine.starting import called, gated, in_words, is_async, never, notes_of, unavailable
@@ -31,6 +45,20 @@ from batonlog.projections.request import digest_of
 from batonlog.projections.state import Call, ChainState, State
 from batonlog.projections.view import View
 from batonlog.projections.wire import WIRE
+
+
+class Again(Struct, frozen=True, kw_only=True):
+    """What follows when a model has failed."""
+
+    retried: bool
+    """Whether a model is asked again at this turn."""
+    delay: float = 0.0
+    """Seconds before that."""
+    passed_on: bool = False
+    """Whether it is another one."""
+
+
+AT_ONCE, NOT_AGAIN = Again(retried=True), Again(retried=False)
 
 
 class Intentions:
@@ -74,13 +102,16 @@ class Intentions:
         """Whether following a step waits for somebody: a callable that is async, or a provider."""
         if step.transfer is not None:
             return self.transfers.waits(state.calls[step.transfer])
-        agent = self._setup.registry.get(state.agent or "") if step.ask else None
-        if agent is None:
+        if not step.ask:
+            return False
+        try:
+            agent = self._setup.registry.acting(state.agent)
+        except UnknownAgentError:  # following the step will say so
             return False
         if any(map(is_async, agent.callables)):
             return True
         try:
-            model = self._setup.model_of(agent)
+            model = self._setup.model_of(agent, state.given_up)
         except Exception:  # of a provider: following the step will say so
             return False
         return opens_conversation(state, model) or self._rewrites.waits(state, agent.name, model)
@@ -94,12 +125,31 @@ class Intentions:
         """Whether a view that its provider found too long is compacted and sent again: once."""
         return self._setup.compact is not None and not state.squeezed
 
+    def again(self, state: State, error: Exception) -> "Again":
+        """Who is asked after a model has failed: the same one, after a wait, or the next one, or nobody."""
+        request, agent = state.request, self._setup.registry.get(state.agent or "")
+        if request is None or agent is None or state.cancel is not None:
+            return NOT_AGAIN
+        delay = self._setup.retries.delay(state.tries, error, chance=random())
+        if delay is not None:
+            return Again(retried=True, delay=delay)
+        if is_unavailable(error) and self._has_another(agent, {*state.given_up, request.event.issuer}):
+            return Again(retried=True, passed_on=True)
+        return NOT_AGAIN
+
+    def _has_another(self, agent: Agent[Any], given_up: set[Issuer]) -> bool:
+        """Whether an agent may ask a model that is not given up."""
+        try:
+            return issuer_of(self._setup.model_of(agent, given_up)) not in given_up
+        except Exception:  # of a provider: asking for the model again will say so
+            return True
+
     # -- asking the model
 
     async def _ask(self, draft: Draft) -> None:
         state = draft.state
-        agent = self._setup.registry[state.agent or ""]
-        model = self._setup.model_of(agent)
+        agent = self._setup.registry.acting(state.agent)
+        model = self._setup.model_of(agent, state.given_up)
         context = self.contexts.of_run(state, agent.name)
         resolved = await self._setup.resolve(agent, context, self._settings)
         draft.add(*notes_of(context), *self._resolved(agent.name, state.parts.get(agent.name), resolved))
@@ -194,7 +244,7 @@ async def _request(state: State, agent: str, model: Model) -> ModelRequested:
     previous = conversation = None
     if kind == "conversation":
         # Opening an empty one is a computation: after a conflict or a crash another is opened.
-        conversation = chain.conversation if chain is not None else await open_conversation(model)
+        conversation = chain.conversation if chain is not None else await _opened(model)
     elif chain is not None:
         previous = chain.response_id
     run = state.run
@@ -208,7 +258,7 @@ async def _request(state: State, agent: str, model: Model) -> ModelRequested:
         first=first,
         wire=WIRE,
         attempt=state.attempts + 1,
-        stored=kind is not None,
+        stored=kind == "previous_response_id" or conversation is not None,
         digest=digest_of(
             view=view,
             parts=parts,
@@ -218,3 +268,16 @@ async def _request(state: State, agent: str, model: Model) -> ModelRequested:
             conversation=conversation,
         ),
     )
+
+
+async def _opened(model: Model) -> str | None:
+    """A new conversation; None if the provider does not answer now.
+
+    Then the request goes out by itself. If that is not answered either, it is an attempt like any other.
+    """
+    try:
+        return await open_conversation(model)
+    except Exception as error:
+        if not is_unavailable(error):
+            raise
+        return None

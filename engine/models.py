@@ -1,5 +1,6 @@
-"""The port to a provider, and what goes through it."""
+"""The port to a provider, what goes through it, and what is done when it does not answer."""
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
@@ -82,7 +83,8 @@ class Model(Protocol):
     another; `chain`, for one that keeps what it was sent, `"previous_response_id"` or
     `"conversation"`; and for the latter `async open_conversation() -> str`, which opens an empty
     conversation and returns its id. It may be called again after a conflict or a crash, and an
-    empty conversation that is never used must do no harm.
+    empty conversation that is never used must do no harm. If the provider does not answer it, the
+    request goes out without one.
 
     `async count_tokens(request) -> int | None` is used where it is there and a budget for compaction
     is set: how many tokens the request has, or None if it does not know.
@@ -94,7 +96,11 @@ class Model(Protocol):
         ...
 
     def respond(self, request: ModelRequest, /) -> AsyncIterator[Delta | ModelResponse]:
-        """Yield deltas if there are any, then one ModelResponse. An async generator function does it."""
+        """Yield deltas if there are any, then one ModelResponse. An async generator function does it.
+
+        What may go by itself is raised as UnavailableError, or as a ConnectionError or TimeoutError:
+        then the engine asks again, or another model. Anything else fails the run.
+        """
         ...
 
 
@@ -143,6 +149,89 @@ class ChainLostError(Exception):
 
 class TooLongError(Exception):
     """What a request shows is longer than the model takes. Raised by adapters; a compaction may help."""
+
+
+class UnavailableError(Exception):
+    """The provider does not answer now. Raised by adapters, from the error that says why.
+
+    Args:
+        message: what the provider said.
+        after: seconds to wait before it is asked again, as it said; None if it did not say.
+        again: whether the same model may be asked again. Without that only another one may.
+    """
+
+    def __init__(self, message: str = "", *, after: float | None = None, again: bool = True) -> None:
+        super().__init__(message)
+        self.after = after
+        self.again = again
+
+
+def cause_of(error: Exception) -> Exception:
+    """Return what an adapter found: the error behind an UnavailableError, or else the error itself."""
+    cause = error.__cause__ if isinstance(error, UnavailableError) else None
+    return cause if isinstance(cause, Exception) else error
+
+
+class Retries(Struct, frozen=True, kw_only=True):
+    """How often, and after how long, a model that does not answer is asked again.
+
+    Each attempt is an event, and so is the wait before it. The wait doubles from one attempt to the
+    next, and up to half of it, at random, is left out, so that many sessions do not come back all
+    at once. It is never shorter than what the provider asked for.
+
+    Raises UsageError for a value that cannot be.
+    """
+
+    attempts: int = 3
+    """Calls of one model for one turn, the first included; 1 never asks again."""
+    first: float = 0.5
+    """Seconds before the second call, at most; twice as long before each further one."""
+    longest: float = 8.0
+    """Seconds beyond which the wait does not grow."""
+    longest_asked: float = 60.0
+    """Seconds that a provider may ask for. If it asks for more, it is not asked again."""
+
+    def __post_init__(self) -> None:
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise UsageError(
+                f"Retries(attempts={self.attempts!r}): give a number of calls, 1 to never ask again"
+            )
+        for name in ("first", "longest", "longest_asked"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 <= value < math.inf:
+                raise UsageError(f"Retries({name}={value!r}): give a number of seconds, 0 or more")
+
+    def delay(self, tries: int, error: Exception, *, chance: float) -> float | None:
+        """Return the seconds before a model is asked again; None if it is not.
+
+        Args:
+            tries: calls of it for this turn that failed before this one.
+            error: what it failed with now.
+            chance: from 0 to 1, the jitter.
+        """
+        if not is_unavailable(error) or tries + 1 >= self.attempts:
+            return None
+        asked = 0.0
+        if isinstance(error, UnavailableError):
+            asked = error.after if error.after is not None and error.after > 0 else 0.0
+            if not error.again or asked > self.longest_asked:
+                return None
+        # "Equal jitter" of https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
+        # Its "full jitter" spreads more, but of only a few attempts it may spend all within moments;
+        # the openai client takes off a quarter at most, which leaves those that failed together close.
+        backoff = min(self.first * 2.0 ** min(tries, _DOUBLINGS), self.longest)
+        return max(asked, backoff * (1 + chance) / 2)
+
+
+_DOUBLINGS = 60
+"""As many as a float may take; by then the longest wait is long reached."""
+
+DEFAULT_RETRIES = Retries()
+
+
+def is_unavailable(error: Exception) -> bool:
+    """Whether an error says that a provider does not answer now, or not at all, and another might."""
+    return isinstance(error, UnavailableError | ConnectionError | TimeoutError)
 
 
 def check_model(model: object) -> Model:

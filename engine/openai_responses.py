@@ -2,41 +2,43 @@
 
 Requests go out as bytes and responses come in as bytes. The client walks every input item of
 `responses.create(input=…)` against its type hints, 0.36 ms each, on the event loop; posting
-the body through the same client keeps its retries, its typed errors, authentication and
-headers, and costs less than a millisecond for a thousand items. The raw JSON of a response is
-what is recorded.
+the body through the same client keeps its typed errors, authentication and headers, and costs
+less than a millisecond for a thousand items. The raw JSON of a response is what is recorded.
+
+The client never asks for a response again: the engine does, so that each attempt is an event.
 """
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
-from itertools import count
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 
-from batonlog.engine.models import ChainLostError, Delta, ModelResponse, TooLongError
+from batonlog.engine.models import ChainLostError, Delta, ModelResponse, TooLongError, UnavailableError
+from batonlog.engine.openai_failures import of_error, of_status
 from batonlog.events import JSON, Usage, UsageError
 from batonlog.events.values import dump, load
 from batonlog.projections import ModelRequest
 from batonlog.projections.wire import clean
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
+    from openai import APIError, APIStatusError, AsyncOpenAI
 
-_JSON_BODY = {"headers": {"Content-Type": "application/json"}}
-
-_FIRST_WAIT, _LAST_WAIT, _LONGEST_WAIT = 0.5, 8.0, 120.0
-"""Seconds before the second try and before the last, and the most that a provider may ask for."""
-
-_T = TypeVar("_T")
+_JSON_BODY: Any = {"headers": {"Content-Type": "application/json"}}
+_ONCE: Any = {**_JSON_BODY, "max_retries": 0}
 
 
 class ResponseFailedError(Exception):
     """The provider answered that the response failed, or broke its stream off."""
+
+    unavailable: UnavailableError | None = None
+    """Set if it may go by itself, or with another model."""
+    usage: Usage | None = None
+    """Tokens, where the provider told them."""
 
 
 class OpenAIResponsesModel:
@@ -49,8 +51,7 @@ class OpenAIResponsesModel:
             is new goes out; a rewrite of the view breaks the chain, and the whole view goes
             out. `conversation` does the same with a conversation of the provider's, which
             others can read there; after a rewrite or a failure the whole view goes into a new
-            one, and only rate limits are retried by the client. None keeps nothing there
-            (`store` is false, reasoning comes back encrypted).
+            one. None keeps nothing there (`store` is false, reasoning comes back encrypted).
         stream: get the answer in pieces, for deltas.
         count: how tokens are counted for a compaction's budget, where an estimate would be near it:
             `server` asks the provider, `tiktoken` counts here (extra `tiktoken`; it fetches its
@@ -101,10 +102,29 @@ class OpenAIResponsesModel:
     async def respond(self, request: ModelRequest, /) -> AsyncIterator[Delta | ModelResponse]:
         """Yield deltas, then the response.
 
-        Raises what the client raises, ChainLostError if the provider does not know the response
-        or conversation that the request continues, TooLongError if the model does not take that
-        much, and ResponseFailedError if it failed.
+        Raises ChainLostError if the provider does not know the response or conversation that the
+        request continues, TooLongError if the model does not take that much, UnavailableError if it
+        does not answer now (or not this client, or has no such model), ResponseFailedError for an
+        answer that failed or is none, and else what the client raises.
         """
+        import httpx2
+        import openai
+
+        try:
+            async for piece in self._tried(request):
+                yield piece
+        except httpx2.RequestError as error:  # while an error was read, which the client does not look after
+            raise UnavailableError(str(error)) from error
+        except openai.APIError as error:
+            if (found := _unavailable(error)) is None:
+                raise
+            raise found from error
+        except ResponseFailedError as error:
+            if error.unavailable is None:
+                raise
+            raise error.unavailable from error
+
+    async def _tried(self, request: ModelRequest) -> AsyncIterator[Delta | ModelResponse]:
         import openai
 
         try:
@@ -128,37 +148,39 @@ class OpenAIResponsesModel:
 
         body = request_body(request, stream=self._stream, encrypted=self._encrypted)
         client = self._client()
-        # What is added to a conversation is sent once: if it fails, it may have been added all the same.
-        send = _once_accepted if request.conversation is not None else _as_it_retries
         if not self._stream:
-            response = await send(
-                client,
-                lambda options: client.post(
-                    "/responses", content=body, cast_to=httpx2.Response, options=options
-                ),
-            )
+            response = await client.post("/responses", content=body, cast_to=httpx2.Response, options=_ONCE)
             yield read_response(response.content)
             return
-        stream = await send(
-            client,
-            lambda options: client.post(
-                "/responses",
-                content=body,
-                cast_to=object,
-                options=options,
-                stream=True,
-                stream_cls=AsyncStream[object],
-            ),
+        stream = await client.post(
+            "/responses",
+            content=body,
+            cast_to=object,
+            options=_ONCE,
+            stream=True,
+            stream_cls=AsyncStream[object],
         )
         try:
-            async for piece in _read_stream(stream.response.aiter_bytes(), request):
+            async for piece in _read_stream(_unbroken(stream.response.aiter_bytes()), request):
                 yield piece
         finally:
             await stream.response.aclose()
 
     async def open_conversation(self) -> str:
-        """Open an empty conversation and return its id. Raises what the client raises."""
-        opened = await self._client().conversations.create()
+        """Open an empty conversation and return its id.
+
+        The client retries this as it is told: nothing is lost if one too many is opened. Raises
+        UnavailableError as `respond` does, and else what the client raises; also where there are
+        no conversations at all.
+        """
+        import openai
+
+        try:
+            opened = await self._client().conversations.create()
+        except openai.APIError as error:
+            if isinstance(error, openai.NotFoundError) or (found := _unavailable(error)) is None:
+                raise
+            raise found from error
         return getattr(opened, "id", "")  # the client reads anything as a conversation
 
     def _client(self) -> "AsyncOpenAI":
@@ -186,12 +208,11 @@ class OpenAIResponsesModel:
 
         body = b"{%b}" % b",".join(_shown(request))
         try:
-            client = self._client()
-            response = await _as_it_retries(
-                client,
-                lambda options: client.post(
-                    "/responses/input_tokens", content=body, cast_to=httpx2.Response, options=options
-                ),
+            response = await self._client().post(
+                "/responses/input_tokens",
+                content=body,
+                cast_to=httpx2.Response,
+                options=_JSON_BODY,
             )
             found = load(response.content)
         except (openai.APIError, ValueError):  # others than OpenAI do not have it
@@ -206,32 +227,15 @@ class OpenAIResponsesModel:
             await made[1].close()
 
 
-async def _as_it_retries(client: "AsyncOpenAI", post: Callable[[Any], Awaitable[_T]]) -> _T:
-    """Post, and leave it to the client what it tries again."""
-    return await post(dict(_JSON_BODY))
-
-
-async def _once_accepted(client: "AsyncOpenAI", post: Callable[[Any], Awaitable[_T]]) -> _T:
-    """Post, and try again only what the provider did not look at: a request beyond its rate limit."""
+def _unavailable(error: "APIError") -> UnavailableError | None:
+    """What an error of the client says about asking again; None for the request's own fault."""
     import openai
 
-    for tried in count():
-        try:
-            return await post({**_JSON_BODY, "max_retries": 0})
-        except openai.RateLimitError as error:
-            seconds = _seconds_to_wait(error.response.headers.get("retry-after"), tried)
-            if tried >= client.max_retries or seconds > _LONGEST_WAIT:
-                raise
-        await asyncio.sleep(seconds)
-    raise AssertionError("unreachable")
-
-
-def _seconds_to_wait(said: str | None, tried: int) -> float:
-    """How long to wait before the next try: as the provider says in seconds, else twice as long each time."""
-    try:
-        return max(0.0, float(said or ""))
-    except ValueError:
-        return float(min(_FIRST_WAIT * 2**tried, _LAST_WAIT))
+    if isinstance(error, openai.APIConnectionError):
+        return UnavailableError(str(error))
+    if isinstance(error, openai.APIStatusError):
+        return of_status(error.status_code, error.code, error.response.headers, str(error))
+    return None
 
 
 def _is_lost(error: "APIStatusError", request: ModelRequest) -> bool:
@@ -353,10 +357,12 @@ def read_response(data: bytes | Raw) -> ModelResponse:
     except msgspec.MsgspecError as error:
         response = _leniently(data, error)
     if response.status not in ("completed", "incomplete", None):
-        raise _failure(f"the response is {response.status}: {_said(response.error)}", response.error)
+        used = _usage(response.usage) if response.usage is not None else None
+        says = f"the response is {response.status}: {_said(response.error)}"
+        raise _failure(says, response.error, usage=used)
     if response.output is None:
         why = f"it is an error: {_said(response.error)}" if bytes(response.error) else "it has no output"
-        raise ResponseFailedError(f"the answer is no response: {why}")
+        raise _failure(f"the answer is no response: {why}", response.error)
     return ModelResponse(
         # Raw keeps the whole body alive: copied, an item keeps itself.
         [item.copy() for item in response.output],
@@ -418,10 +424,14 @@ def _is_too_long(code: object, message: str) -> bool:
     return code == "context_length_exceeded" or "maximum context length" in message
 
 
-def _failure(message: str, error: Raw) -> Exception:
+def _failure(message: str, error: Raw, *, usage: Usage | None = None) -> Exception:
     given = load(error) if bytes(error) else None
     code = given.get("code") if isinstance(given, dict) else None
-    return TooLongError(message) if _is_too_long(code, message) else ResponseFailedError(message)
+    if _is_too_long(code, message):
+        return TooLongError(message)
+    failure = ResponseFailedError(message)
+    failure.unavailable, failure.usage = of_error(given, message), usage
+    return failure
 
 
 def _said(error: Raw) -> str:
@@ -469,8 +479,25 @@ async def _read_stream(
             yield read_response(event.response)
             return
         elif event.type == "error":
-            raise _failure(event.message or _said(event.error), event.error)
-    raise ResponseFailedError("the stream broke off before the response was complete")
+            # OpenAI has the code in the event itself, others in an error object in it.
+            inner = bytes(event.error) not in (b"", b"null")
+            raise _failure(event.message or _said(event.error), event.error if inner else Raw(data))
+    raise _broken_off("the stream broke off before the response was complete")
+
+
+async def _unbroken(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield what comes. Whatever breaks it is the connection's: the answer is not whole then."""
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except Exception as error:
+        raise UnavailableError(str(error)) from error
+
+
+def _broken_off(message: str) -> ResponseFailedError:
+    failure = ResponseFailedError(message)
+    failure.unavailable = UnavailableError(message)
+    return failure
 
 
 def _event_leniently(data: bytes) -> _Event:

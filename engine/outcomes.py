@@ -12,13 +12,13 @@ from msgspec import Struct
 from batonlog.engine.decide import returned
 from batonlog.engine.draft import Draft
 from batonlog.engine.errors import words_of
-from batonlog.engine.intend import Intentions
-from batonlog.engine.models import ChainLostError, ModelResponse, TooLongError
+from batonlog.engine.intend import AT_ONCE, NOT_AGAIN, Intentions
+from batonlog.engine.models import ChainLostError, ModelResponse, TooLongError, cause_of, is_unavailable
 from batonlog.engine.tools import Tool
-from batonlog.events import JSON, ModelFailed, ModelResponded, NoteAdded, Ref
+from batonlog.events import JSON, ModelFailed, ModelResponded, NoteAdded, Ref, Usage
 from batonlog.events.lifecycle import SETTLED
 from batonlog.events.values import plain
-from batonlog.projections.state import OVERFLOWED, Call
+from batonlog.projections.state import CHAIN_LOST, OVERFLOWED, Call
 
 
 class ModelAnswered(Struct, frozen=True):
@@ -52,24 +52,37 @@ class ModelBroke(Struct, frozen=True):
 
     async def add(self, draft: Draft, intentions: Intentions) -> None:
         """Add its events. Raises IllegalTransitionError if the request is closed."""
-        retried = isinstance(self.error, ChainLostError)
+        cause = cause_of(self.error) if self.error is not None else None
+        kind, message = (type(cause).__name__, words_of(cause)) if cause is not None else ("cancelled",) * 2
+        again = NOT_AGAIN
         match self.error:
             case None:
-                kind = message = "cancelled"
+                pass
             case ChainLostError():
-                kind, message = "chain", words_of(self.error)
+                kind, again = CHAIN_LOST, AT_ONCE
             case TooLongError():
-                kind, message = OVERFLOWED, words_of(self.error)
-                retried = intentions.may_compact(draft.state)
+                kind = OVERFLOWED
+                again = AT_ONCE if intentions.may_compact(draft.state) else NOT_AGAIN
             case _:
-                kind, message = type(self.error).__name__, words_of(self.error)
+                again = intentions.again(draft.state, self.error)
+        used = getattr(cause, "usage", None)
         draft.add(
             ModelFailed(
-                request=self.request, kind=kind, message=message, partial=self.partial, retried=retried
+                request=self.request,
+                kind=kind,
+                message=message,
+                partial=self.partial,
+                usage=used if isinstance(used, Usage) else None,
+                retried=again.retried,
+                delay=again.delay,
+                passed_on=again.passed_on,
             )
         )
-        if self.error is not None and not retried:
-            intentions.fail(draft, self.error)
+        if self.error is None or cause is None or again.retried:
+            return
+        if draft.state.cancel is not None and is_unavailable(self.error):
+            return  # nobody waits for it: what follows is the cancellation
+        intentions.fail(draft, cause)
 
 
 class ToolDone(Struct, frozen=True):

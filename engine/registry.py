@@ -18,9 +18,14 @@ class Registry:
 
     Raises UsageError, naming what is wrong, for two agents of one name, two tools or handoffs
     with one wire name on an agent, and a handoff to an agent that is not there.
+
+    Args:
+        agents: the given ones.
+        stand_in: whether the first one acts for an agent that is not there.
     """
 
-    def __init__(self, agents: Sequence[Agent[Any]]) -> None:
+    def __init__(self, agents: Sequence[Agent[Any]], *, stand_in: bool = False) -> None:
+        self._stand_in = stand_in
         self._agents: dict[str, Agent[Any]] = {}
         if isinstance(agents, Agent):
             raise UsageError(f"agents= takes a list: [{agents!r}]")
@@ -68,8 +73,18 @@ class Registry:
 
     def __getitem__(self, name: str) -> Agent[Any]:
         if (agent := self._agents.get(name)) is None:
-            raise UnknownAgentError(f"no agent {name} in this process; it has {_listed(self._agents)}")
+            raise UnknownAgentError(
+                f"no agent {name} in this process; it has {_listed(self._agents)}. Add it to agents=, "
+                f"name another one for a new run with agent=, or let the first one act for those that are "
+                f"gone with unknown_agent='entry'"
+            )
         return agent
+
+    def acting(self, name: str | None) -> Agent[Any]:
+        """Return who acts when control is with that name. Raises UnknownAgentError if nobody does."""
+        if self._stand_in and name not in self._agents:
+            name = self.first
+        return self[name or ""]
 
     def get(self, name: str) -> Agent[Any] | None:
         """Return an agent, or None."""

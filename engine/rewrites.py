@@ -55,7 +55,7 @@ class Rewrites:
         without = frozenset() if whole else untaken(state, made.call)
         past = ((given.own.version, View(given.own)),) if given.own is not None else ()
         if filters:
-            issuer = self._issuer_of(made.target)
+            issuer = self._issuer_of(made.target, state)
             return await _filtered(filters, given, past=past, without=without, issuer=issuer)
         left = [item for item in given if not _is_of(item, without)]
         return _made(given, left, "drop_untaken_transfers", {})
@@ -106,10 +106,10 @@ class Rewrites:
     def _given(self, state: State, cause: Cause) -> FilterInput[Any]:
         return rewrite_input(state, cause, session=self._session, context=self._context)
 
-    def _issuer_of(self, agent: str) -> Issuer | None:
+    def _issuer_of(self, agent: str, state: State) -> Issuer | None:
         """Whom an agent will ask; None if that cannot be told."""
         try:
-            return issuer_of(self._setup.model_of(self._setup.registry[agent]))
+            return issuer_of(self._setup.model_of(self._setup.registry[agent], state.given_up))
         except Exception:  # of a provider: asking for the model again will say so
             return None
 

@@ -8,14 +8,14 @@ append that comes second conflicts.
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
 from datetime import datetime
 from itertools import count
 from typing import Any
 from uuid import UUID
 
-from batonlog.engine.claims import Claim, Claims, Held, check_free, check_settled
-from batonlog.engine.decide import NOTHING, decide, superseding
+from batonlog.engine.claims import FASTEST_BEAT, Claim, Claims, Held, check_free, check_settled
+from batonlog.engine.control import Control
+from batonlog.engine.decide import needs_worker, superseding, waits_on, wants_worker
 from batonlog.engine.draft import Draft
 from batonlog.engine.driver import Driver, check_known
 from batonlog.engine.errors import RunFailedError, SessionBusyError
@@ -23,7 +23,9 @@ from batonlog.engine.intend import Intentions
 from batonlog.engine.models import ModelSettings
 from batonlog.engine.rewrites import Rewrites
 from batonlog.engine.setup import Setup
+from batonlog.engine.storing import store
 from batonlog.engine.stream import Feed, RunStream, Update
+from batonlog.engine.takers import Finder, next_key, run_with, taker_of
 from batonlog.events import (
     ConflictError,
     Event,
@@ -31,6 +33,7 @@ from batonlog.events import (
     FencedError,
     HistoryRewritten,
     Limits,
+    Record,
     RunResumed,
     RunStarted,
     UnknownSessionError,
@@ -68,7 +71,8 @@ class Job:
         self.settings = settings
         self.stream = stream
         self.found = found
-        """Its lease had run out: if there is nothing to do, it is given back."""
+        """Nobody has asked for this very run to go on: taken up is what somebody has spoken to, or a
+        worker has left. After a limit or a failure what was said since begins a new run."""
 
 
 class Sessions:
@@ -86,9 +90,12 @@ class Sessions:
         context_for: Callable[[str], Any] | None,
         lease_seconds: float,
         next_agent: str = "active",
+        busy: str = "refuse",
     ) -> None:
         self.log = log
         self.owner = owner
+        self.control = Control(log, new_id)
+        self._busy = busy
         self._setup = setup
         self._new_id = new_id
         self._clock = clock
@@ -98,6 +105,8 @@ class Sessions:
         self._claims = Claims(log, owner=owner, seconds=lease_seconds, read=self.read)
         self._recent: OrderedDict[str, State] = OrderedDict()
         """States of sessions that were driven here: they need not be folded again from the start."""
+        self._following: set[asyncio.Task[None]] = set()
+        """Waits for what other workers drive."""
 
     @property
     def lease_seconds(self) -> float:
@@ -120,28 +129,44 @@ class Sessions:
     ) -> RunResult:
         """Start a run, or return what came of the run with this key."""
         while True:
-            if keyed and (seen := await self._seen(session, run_id, job)) is not None:
-                return seen
-            async with self._claims.hold(session, joins=keyed) as held:
-                if held.lease is None:  # it was let go meanwhile, or holds a run with this key
-                    continue
-                state = held.state = await self.read(session)
-                if keyed and any(run_id == known for known, _, _ in state.runs):
-                    continue
-                check_known(session, state)
-                check_free(session, state)
-                first = self._started(state, run_id, keyed, agent, items, job)
-                try:
-                    return await self._drive(held, state, first, job)
-                except _BegunError:
-                    self._recent.pop(session, None)
+            if keyed and (taken := run_with(await self.read(session), run_id)) is not None:
+                return await self._outcome(session, taken, job)
+            try:
+                async with self._claims.hold(session, key=run_id if keyed else None) as held:
+                    if held.lease is None:  # it was let go meanwhile, or holds a run with this key
+                        continue
+                    state = held.state = await self.read(session)
+                    if keyed and run_with(state, run_id) is not None:
+                        continue
+                    check_known(session, state)
+                    check_free(session, state)
+                    first = self._started(state, run_id, keyed, agent, items, job)
+                    try:
+                        return await self._drive(held, state, first, job)
+                    except _BegunError:
+                        self._recent.pop(session, None)
+            except SessionBusyError:
+                if self._busy == "refuse":
+                    raise
+                return await self._get_in_line(session, run_id if keyed else None, items, job)
+
+    async def _get_in_line(self, session: str, key: str | None, items: list[Item], job: Job) -> RunResult:
+        """Add to the run that is open, or leave it to the next one; return what comes of it."""
+        queue = self._busy == "queue"
+        said = await self.control.send(session, items, "user", queue=queue, key=key)
+        if job.stream is not None:
+            job.stream.begin(after=said.version)
+        if said.goes_to == "turn":
+            job.limits = job.settings = None  # those of the run that is open stand
+        return await self._outcome(session, taker_of(said.version, said.goes_to), job)
 
     def _started(
         self, state: State, run_id: str, keyed: bool, agent: str | None, items: list[Item], job: Job
     ) -> list[Event]:
         name = agent or self._next(state)
-        # Without its agent or a model a run does not begin at all.
-        self._setup.model_of(self._setup.registry[name])
+        # Without its agent or a model a run does not begin at all. Nor without a fallback that it was
+        # promised: a bad moment is no time to find out.
+        self._setup.check_models(self._setup.registry[name])
         return [
             *superseding(state),
             RunStarted(
@@ -156,28 +181,57 @@ class Sessions:
     def _next(self, state: State) -> str:
         """Who gets the next user message."""
         first = self._setup.registry.first or ""
-        active = state.agent or first
         if self._next_agent == "entry":
             return first
+        active = self._setup.registry.acting(state.agent).name if state.agent else first
         if self._next_agent == "source" and state.run is not None:
-            return state.run.givers.get(active, active)
+            return self._setup.registry.acting(state.run.givers.get(active, active)).name
         return active
 
-    async def _seen(self, session: str, run_id: str, job: Job) -> RunResult | None:
-        """The result of a run that the session has seen, once it rests; one that nobody drives is taken up."""
-        state = await self.read(session)
-        version = next((version for known, _, version in state.runs if known == run_id), None)
-        if version is None:
-            return None
-        if state.run is not None and state.run.run_id == run_id:
-            if state.phase in (RUNNING, ASKING) and not self.is_driven(session):
-                with suppress(SessionBusyError):  # another worker has it
-                    return await self.resume(session, job)
-            async for _ in self.updates(session, after=state.version):
-                pass
-            return self._ended(await self.state(session), session, None)
-        following = min(at for _, _, at in state.runs if at > version)
-        return result_of(run_state(await self.log.records(session), at=following - 1), session)
+    async def _outcome(self, session: str, find: Finder, job: Job) -> RunResult:
+        """Wait until a run rests, and return what came of it; where nobody drives it, do so.
+
+        Of one that has not begun, because another waits for somebody, returns what that waits for.
+        """
+        failure: Exception | None = None
+        job.found = True
+        while True:
+            state = await self.state(session)
+            started = find(state)
+            later = [at for _, _, at in state.runs if started is not None and at > started]
+            if later:
+                before = run_state(await self.log.records(session), at=min(later) - 1)
+                return result_of(before, session)
+            at_rest = state.phase in (IDLE, STOPPED)
+            if at_rest and (started is not None or self._resumption(session, state, job) is None):
+                return self._ended(state, session, failure)
+            try:
+                await self.resume(session, job)
+            except SessionBusyError:  # another worker has it
+                await self._until_rest(session, state.version, job.stream)
+            except RunFailedError as error:
+                failure = error.__cause__ if isinstance(error.__cause__, Exception) else None
+
+    async def _until_rest(self, session: str, after: int, stream: RunStream | None) -> None:
+        """Wait until a session rests, or whoever drives it may have died."""
+
+        async def follow() -> None:
+            async for update in self.updates(session, after=after):
+                if stream is not None and isinstance(update, Record):
+                    stream.hear(update.version)
+            await asyncio.sleep(FASTEST_BEAT)  # at rest already, and held by somebody all the same
+
+        if self.closed:
+            return  # looking again says so
+        following = asyncio.get_running_loop().create_task(follow())
+        self._following.add(following)
+        try:
+            await asyncio.wait([following], timeout=max(self.lease_seconds, FASTEST_BEAT))
+            if following.done() and not following.cancelled():
+                following.result()
+        finally:
+            self._following.discard(following)
+            following.cancel()
 
     async def resume(self, session: str, job: Job) -> RunResult:
         """Take a session up where the log says, or join whoever drives it here."""
@@ -186,11 +240,12 @@ class Sessions:
                 if (joined := await self._join(session, claim, job.stream)) is not None:
                     return joined
                 continue
-            state = await self.state(session)
+            # A lease that was found may be of a session that never began.
+            state = await (self.read if job.found else self.state)(session)
             if job.stream is not None and state.run is not None:
                 job.stream.run_id = state.run.run_id
             check_known(session, state)
-            if not job.found and self._resumption(session, state, job.limits) is None:
+            if not job.found and self._resumption(session, state, job) is None:
                 return self._ended(state, session, None)
             if session in self._claims:  # somebody here was faster: join him
                 continue
@@ -198,10 +253,10 @@ class Sessions:
                 if held.lease is None:
                     continue
                 state = held.state = await self.read(session)
-                first = self._resumption(session, state, job.limits)
+                first = self._resumption(session, state, job)
                 if first is None:
                     return self._ended(state, session, None)
-                self._setup.registry[_next_agent(first, state)]  # raises UnknownAgentError
+                self._setup.registry.acting(_next_agent(first, state))  # raises UnknownAgentError
                 try:
                     return await self._drive(held, state, first, job)
                 except _BegunError:
@@ -225,7 +280,8 @@ class Sessions:
                 draft = Draft(session, state)
                 draft.add(HistoryRewritten(cause="manual", rewrite=rewrite))
                 try:
-                    done = await self.log.append(
+                    done = await store(
+                        self.log,
                         session,
                         draft.events,
                         expected=state.version,
@@ -251,33 +307,46 @@ class Sessions:
         """Wait for whoever drives it; None if he gave up, and the run goes on without him."""
         await claim.ready.wait()
         driver = claim.driver
-        if driver is not None and stream is not None:
+        if driver is None:  # held for something else, or let go
+            await asyncio.wait([claim.end])
+            return None
+        if stream is not None:
             stream.run_id = driver.state.run.run_id if driver.state.run is not None else ""
             stream.follow(driver, after=driver.state.version)
         await asyncio.wait([claim.end])
         state = await self.state(session)
         if state.phase in (RUNNING, ASKING):
             return None
-        return self._ended(state, session, driver.failure if driver else None)
+        return self._ended(state, session, driver.failure)
 
-    def _resumption(self, session: str, state: State, limits: Limits | None) -> list[Event] | None:
+    def _resumption(self, session: str, state: State, job: Job) -> list[Event] | None:
         """What taking a session up appends first; None if there is nothing to do."""
         if state.phase == IDLE:
-            if not state.unanswered:
+            return self._next_run(state, job) if state.unanswered else None
+        if job.found and state.phase == STOPPED:
+            if not wants_worker(state):
                 return None
-            run_id, agent = str(self._new_id()), self._next(state)
-            return [RunStarted(run_id=run_id, agent=agent, input=(), limits=limits or self._limits)]
+            if state.gave_up:
+                return [*superseding(state), *self._next_run(state, job)]
+        limits = None if job.found else job.limits
         in_flight = state.phase == ASKING or any(call.state == CALLED for call in state.open_calls())
         if state.phase == RUNNING and not in_flight and limits is None:
             return []
         resumed = RunResumed(by=self.owner, limits=limits)
-        if state.phase == STOPPED:
-            draft = Draft(session, state)
-            draft.add(resumed)
-            step = decide(draft.state)
-            if step is NOTHING or (len(step.events) == 1 and step.events[0].type == "run.paused"):
-                return None  # nobody has spoken: taking it up would change nothing
-        return [resumed]
+        return None if state.phase == STOPPED and waits_on(state, limits) else [resumed]
+
+    def _next_run(self, state: State, job: Job) -> list[Event]:
+        """Begin a run that answers what was added to the session."""
+        key = next_key(state)
+        return [
+            RunStarted(
+                run_id=key or str(self._new_id()),
+                agent=self._next(state),
+                input=(),
+                limits=job.limits if job.limits is not None else self._limits,
+                key=key,
+            )
+        ]
 
     # -- driving
 
@@ -305,7 +374,10 @@ class Sessions:
         self._claims.beat()
         try:
             await driver.drive(first)
-        except ConflictError as error:
+        except (ConflictError, FencedError) as error:
+            # Who has lost the lease before he began has done nothing: he may try again.
+            if isinstance(error, FencedError) and driver.state.version > state.version:
+                raise
             raise _BegunError from error
         self._remember(session, driver.state)
         if driver.state.phase in (RUNNING, ASKING):
@@ -332,6 +404,9 @@ class Sessions:
 
     async def close(self) -> None:
         """Let runs reach the next append, and release their leases."""
+        self.closed = True
+        for following in self._following:
+            following.cancel()  # whoever waits in line is told
         await self._claims.close()
 
     # -- reading
@@ -363,25 +438,34 @@ class Sessions:
         return session in self._claims
 
     async def updates(self, session: str, *, after: int) -> AsyncIterator[Update]:
-        """Yield records after that version, then live ones, until the session rests."""
-        claim = self._claims.get(session)
-        if claim is None:
-            async for update in self._followed(session, after):
+        """Yield records after that version, then live ones, until there is nothing for a worker to do."""
+        while True:
+            claim = self._claims.get(session)
+            following = self._followed(session, after) if claim is None else self._fed(session, claim, after)
+            async for update in following:
+                if isinstance(update, Record):
+                    after = update.version
                 yield update
-            return
+            state = await self.state(session)
+            if state.version <= after and not needs_worker(state):
+                return
+
+    async def _fed(self, session: str, claim: Claim, after: int) -> AsyncIterator[Update]:
+        """What whoever drives a session here tells, deltas included."""
         await claim.ready.wait()
+        if claim.driver is None:  # held for something else, or let go
+            await asyncio.wait([claim.end])
+            return
         feed = Feed(self.log, session, after=after)
-        if claim.driver is not None:
-            feed.attach(claim.driver)
-            claim.end.add_done_callback(lambda _: feed.end())
-            async for record in feed.records(claim.driver.state.version):
-                yield record
-        else:
-            feed.end()
+        feed.attach(claim.driver)
+        claim.end.add_done_callback(lambda _: feed.end())
+        async for record in feed.records(claim.driver.state.version):
+            yield record
         async for update in feed.updates():
             yield update
 
     async def _followed(self, session: str, after: int) -> AsyncIterator[Update]:
+        """What others record, until the session rests or is driven here."""
         state = State()
         with self.log.watch(session) as alarm:
             while True:
@@ -391,7 +475,7 @@ class Sessions:
                         yield record
                 if state.version == 0:
                     await self.state(session)  # raises UnknownSessionError
-                if state.phase in (IDLE, STOPPED):
+                if not needs_worker(state) or session in self._claims:
                     return
                 await alarm.wait()
 

@@ -1,6 +1,6 @@
 """What an engine was given: agents, models, filters and settings. The same for every session."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -8,7 +8,15 @@ from msgspec import Raw, Struct
 from batonlog.engine.agents import Agent
 from batonlog.engine.contexts import RunContext
 from batonlog.engine.handoffs import Handoff
-from batonlog.engine.models import Model, ModelSettings, check_model
+from batonlog.engine.models import (
+    DEFAULT_RETRIES,
+    Issuer,
+    Model,
+    ModelSettings,
+    Retries,
+    check_model,
+    issuer_of,
+)
 from batonlog.engine.registry import Registry
 from batonlog.engine.tools import Tool
 from batonlog.events import JSON, UsageError
@@ -33,6 +41,8 @@ class Setup:
         *,
         registry: Registry,
         model: Model | str | None,
+        fallback: Sequence[Model | str] = (),
+        retries: Retries = DEFAULT_RETRIES,
         provider: Callable[[str], Model],
         handoff_filter: Sequence[Filter[Any]] | None,
         compact: Sequence[Filter[Any]] | None,
@@ -44,7 +54,9 @@ class Setup:
         self.compact = compact
         self.compact_above = compact_above
         """Tokens."""
+        self.retries = retries
         self._model = model
+        self._fallback = tuple(fallback)
         self._provider = provider
         self._settings = settings
         self._named: dict[str, Model] = {}
@@ -52,11 +64,27 @@ class Setup:
         self._static: dict[str, Resolved] = {}
         """Of agents whose parts are the same at every turn."""
 
-    def model_of(self, agent: Agent[Any]) -> Model:
-        """Return the model that an agent asks. Raises UsageError if there is none."""
-        model = agent.model if agent.model is not None else self._model
-        if model is None:
+    def model_of(self, agent: Agent[Any], given_up: Collection[Issuer] = ()) -> Model:
+        """Return the model that an agent asks: its own, or the first fallback that is not given up.
+
+        Its own again, if all are. Raises UsageError if there is none.
+        """
+        own = agent.model if agent.model is not None else self._model
+        if own is None:
             raise UsageError(f"agent {agent.name} has no model: give it one, or the engine one")
+        model = self._made(own)
+        if not given_up or issuer_of(model) not in given_up:
+            return model
+        others = map(self._made, self._fallback)
+        return next((other for other in others if issuer_of(other) not in given_up), model)
+
+    def check_models(self, agent: Agent[Any]) -> None:
+        """Make sure that an agent has a model, and that the fallbacks can be made. Raises UsageError."""
+        self.model_of(agent)
+        for one in self._fallback:
+            self._made(one)
+
+    def _made(self, model: Model | str) -> Model:
         if not isinstance(model, str):
             return model
         if (known := self._named.get(model)) is None:

@@ -28,9 +28,10 @@ class Feed:
     def attach(self, driver: Driver) -> None:
         """Listen to a driver from now on."""
         self.driver = driver
-        driver.listeners.append(self._listen)
+        driver.listeners.append(self.hear)
 
-    def _listen(self, version: int, delta: Delta | None) -> None:
+    def hear(self, version: int, delta: Delta | None) -> None:
+        """Note that the session has come to that version, or a delta that follows it."""
         self._told.put_nowait((version, delta))
 
     def end(self) -> None:
@@ -84,6 +85,16 @@ class RunStream:
             self._begun.set()
             if self._feed is not None:
                 self._feed.end()
+
+    def begin(self, *, after: int) -> None:
+        """Follow the session from that version on."""
+        self._feed = Feed(self._log, self.session, after=after)
+        self._begun.set()
+
+    def hear(self, version: int) -> None:
+        """Pass on what somebody else has recorded up to that version."""
+        if self._feed is not None:
+            self._feed.hear(version, None)
 
     def follow(self, driver: Driver, *, after: int) -> None:
         """Follow this driver, from that version on."""

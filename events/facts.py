@@ -266,6 +266,10 @@ class ModelFailed(Event, tag="model.failed"):
     """Tokens, where they are known."""
     retried: bool = False
     """Whether it will be asked again."""
+    delay: float = 0.0
+    """Seconds until then, as was decided: what the provider asked for, or a backoff with its jitter."""
+    passed_on: bool = False
+    """Whether this model is given up for this run, and the next one is asked."""
 
 
 # -- calls

@@ -205,7 +205,8 @@ class _Poll:
 
     async def wait(self) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._rung.wait(), POLL)
+            async with asyncio.timeout(POLL):
+                await self._rung.wait()
         self._rung.clear()
 
     def after(self, version: int) -> bool:

@@ -56,6 +56,8 @@ class MemoryLog(EventLog):
         self._sessions: dict[str, _Session] = {}
         self._order: list[tuple[str, int]] = []
         self._leases: dict[str, tuple[str, int, float, int]] = {}
+        self._in_force: set[str] = set()
+        """Sessions whose lease was not given back."""
         self._news = News()
 
     async def append(
@@ -184,6 +186,7 @@ class MemoryLog(EventLog):
             epoch += 1  # one that ran out, and that nobody took, is still its owner's
         until = now() + int(seconds * 1e6)
         self._leases[session] = (owner, epoch, seconds, until)
+        self._in_force.add(session)
         return Lease(session, owner, epoch, datetime.fromtimestamp(until / 1e6, tz=UTC))
 
     def _check(self, lease: Lease) -> None:
@@ -198,6 +201,8 @@ class MemoryLog(EventLog):
         owner, epoch, seconds, _ = self._leases[lease.session]
         until = 0 if release else now() + int(seconds * 1e6)
         self._leases[lease.session] = (owner, epoch, seconds, until)
+        if release:
+            self._in_force.discard(lease.session)
 
     async def release(self, lease: Lease) -> None:
         held = self._leases.get(lease.session)
@@ -205,8 +210,8 @@ class MemoryLog(EventLog):
             self._renew(lease, True)
 
     async def expired(self) -> AsyncIterator[str]:
-        for session, (_, _, _, until) in sorted(self._leases.items()):
-            if 0 < until <= now():
+        for session in sorted(self._in_force):
+            if self._leases[session][3] <= now():
                 yield session
 
     def watch(self, session: str | None) -> AbstractContextManager[Alarm]:

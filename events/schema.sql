@@ -32,6 +32,8 @@ CREATE TABLE lease (
   until   INTEGER NOT NULL                    -- microseconds since 1970; 0 when given back
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX lease_in_force ON lease (until) WHERE until > 0;  -- of all leases ever given, the few to look at
+
 CREATE TABLE erasure (                        -- must stand before an event's payload may change
   position INTEGER PRIMARY KEY,
   reason   TEXT    NOT NULL

@@ -786,6 +786,15 @@ class EventLogConformance:
         assert await _expired(log) == ["over", "over too"]
 
     @_on_an_empty_log
+    async def test_a_lease_for_no_time_at_all_has_run_out_also_after_the_append_under_it(
+        self, log: EventLog
+    ) -> None:
+        lease = await _acquired(log, "s", "a", _OVER)
+        await log.append("s", _notes("a"), expected=0, lease=lease)
+        assert await _expired(log) == ["s"]
+        await _acquired(log, "s", "b")
+
+    @_on_an_empty_log
     async def test_a_lease_taken_over_is_no_longer_expired(self, log: EventLog) -> None:
         await _acquired(log, "s", "a", _OVER)
         await _acquired(log, "s", "b")

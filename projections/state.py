@@ -53,6 +53,7 @@ from batonlog.events.lifecycle import (
     IDLE,
     RUN_LIFECYCLE,
     SETTLED,
+    STOPPED,
     UNKNOWN,
 )
 from batonlog.projections.items import OURS, Item
@@ -64,6 +65,9 @@ FILTER_FAILED = "handoff.filter"
 
 OVERFLOWED = "overflow"
 """Kind of a `model.failed` whose cause is the length of what was sent."""
+
+CHAIN_LOST = "chain"
+"""Kind of a `model.failed` whose cause is that the provider does not know what was continued."""
 
 
 class Call(Struct, frozen=True, gc=False):
@@ -101,6 +105,8 @@ class Request(Struct, frozen=True, gc=False):
     event: ModelRequested
     broken: bool = False
     """What it has sent may no longer be continued."""
+    delay: float = 0.0
+    """Seconds before it is sent."""
 
 
 class ChainState(Struct, frozen=True, gc=False):
@@ -142,6 +148,8 @@ class Run(Struct, frozen=True, gc=False):
     """Of the error it failed with."""
     resumed: int = 0
     """Version of its latest start or resumption: the wall-clock limit counts from there."""
+    at_limit: bool = False
+    """It waits because it has reached a limit."""
     output: Ref | None = None
     parent: tuple[str, Ref] | None = None
 
@@ -170,6 +178,12 @@ class State(Struct, gc=False):
     request: Request | None = None
     attempts: int = 0
     """Failed attempts at the current turn."""
+    tries: int = 0
+    """Those of the model that is asked now, where it did not answer; none after an answer or a resumption."""
+    delay: float = 0.0
+    """Seconds before the next request is sent."""
+    given_up: frozenset[tuple[str, str]] = frozenset()
+    """Issuers that are not asked again in this run, unless it is resumed."""
     chain: ChainState | None = None
     cancel: CancelRequested | None = None
     standing: dict[tuple[str, str], ApprovalDecided] = {}
@@ -191,7 +205,13 @@ class State(Struct, gc=False):
     unchecked: bool = False
     """The view may hold something that a provider refuses."""
     unanswered: bool = False
-    """Input has come that no request has shown."""
+    """Input has come that no request has shown, and that no cancellation was meant for."""
+    queued: bool = False
+    """Input for the next run has come that none has taken."""
+    inputs: tuple[tuple[str, int, str], ...] = ()
+    """Client's key, version and destination of every input with a key that was added."""
+    spoken: bool = False
+    """Somebody has spoken since the run stopped: it may go on."""
     unknown: tuple[int, str] | None = None
     """Version and tag of the first event of a newer version."""
     answer: Item | None = None
@@ -202,6 +222,15 @@ class State(Struct, gc=False):
     def open_calls(self) -> list[Call]:
         """Calls without an answer, in call order."""
         return [call for call in self.calls.values() if call.state != SETTLED]
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether the run failed or reached a limit: it may be resumed, and a new one may begin instead."""
+        return (
+            self.phase == STOPPED
+            and self.run is not None
+            and (self.run.status == "failed" or self.run.at_limit)
+        )
 
     def offer_of(self, call: Call) -> Offer | None:
         """What was offered under the name of a call; None for a name that was not."""
@@ -278,26 +307,36 @@ def _run_started(new: State, version: int, event: RunStarted) -> None:
     new.agent = event.agent
     new.final, new.done, new.cancel, new.attempts, new.answer = None, False, None, 0, None
     new.squeezed = False
+    _ask_afresh(new)
     new.calls = {}
-    new.unanswered = True
+    new.unanswered, new.queued, new.spoken = True, False, False
     _doubt_input(new, event)
 
 
 def _run_resumed(new: State, version: int, event: RunResumed) -> None:
     if new.request is not None:
         _changed(new, turns=new.run.turns - 1 if new.run else 0)
-    new.request = None
-    _changed(new, status="running", reason="", kind="", resumed=version)
+    new.request, new.spoken = None, False
+    _changed(new, status="running", reason="", kind="", resumed=version, at_limit=False)
     new.squeezed = False
+    _ask_afresh(new)
     if event.limits is not None:
         _changed(new, limits=event.limits)
 
 
+def _ask_afresh(new: State) -> None:
+    """Whatever became of earlier requests: ask the agent's own model, at once."""
+    new.tries, new.delay, new.given_up = 0, 0.0, frozenset()
+
+
 def _run_paused(new: State, version: int, event: RunPaused) -> None:
-    _changed(new, status="paused", reason=event.reason if event.limit is None else event.limit)
+    new.spoken = False
+    reason = event.reason if event.limit is None else event.limit
+    _changed(new, status="paused", reason=reason, at_limit=event.reason == "limit")
 
 
 def _run_failed(new: State, version: int, event: RunFailed) -> None:
+    new.spoken = False
     _changed(new, status="failed", reason=event.message, kind=event.kind)
     if event.kind == FILTER_FAILED:
         # Its callback had returned: what is tried again is the filter.
@@ -316,6 +355,9 @@ def _run_completed(new: State, version: int, event: RunCompleted) -> None:
 def _run_cancelled(new: State, version: int, event: RunCancelled) -> None:
     _changed(new, status="cancelled", reason=event.reason)
     new.cancel, new.request, new.final, new.done = None, None, None, False
+    # What was said to the run that was cancelled goes with it; what waits for the next one does not.
+    new.unanswered = new.queued
+    new.spoken = False
 
 
 def _cancel_requested(new: State, version: int, event: CancelRequested) -> None:
@@ -325,7 +367,10 @@ def _cancel_requested(new: State, version: int, event: CancelRequested) -> None:
 
 
 def _input_added(new: State, version: int, event: InputAdded) -> None:
-    new.unanswered = True
+    new.unanswered, new.spoken = True, new.phase == STOPPED
+    new.queued = new.queued or event.goes_to == "run"
+    if event.key is not None:
+        new.inputs = (*new.inputs, (event.key, version, event.goes_to))
     _progressed(new)
     _doubt_input(new, event)
 
@@ -361,7 +406,7 @@ def _model_requested(new: State, version: int, event: ModelRequested) -> None:
         new.chain.conversation is not None or event.previous_response_id != new.chain.response_id
     ):
         new.chain = None
-    new.request = Request(version, event)
+    new.request, new.delay = Request(version, event, delay=new.delay), 0.0
     new.agent = event.agent
     new.final, new.done = None, False
     # Input for a later run has not been looked at.
@@ -374,6 +419,7 @@ def _model_responded(new: State, version: int, event: ModelResponded) -> None:
     items = new.place.settled[len(new.place.settled) - len(raw(event, "output")) :]
     agent = new.agent or ""
     new.response, new.attempts, new.overflowed, new.squeezed = version, 0, False, False
+    new.tries = 0
     if event.usage.input_tokens:
         new.counted = event.usage.input_tokens + event.usage.output_tokens, new.place.settled.size()
     new.truncated = event.status != "completed"
@@ -431,14 +477,21 @@ def _is_odd(items: list[Item]) -> bool:
 
 
 def _model_failed(new: State, version: int, event: ModelFailed) -> None:
-    new.request = None
+    request, new.request = new.request, None
+    new.delay = event.delay
+    if event.passed_on and request is not None:
+        new.given_up = new.given_up | {request.event.issuer}
+    if event.passed_on or not event.retried:
+        new.tries = 0
+    elif event.kind not in (CHAIN_LOST, OVERFLOWED):
+        new.tries += 1
     new.attempts = new.attempts + 1 if event.retried else 0
     if new.run is not None:
         used = new.run.usage + event.usage if event.usage is not None else new.run.usage
         _changed(new, turns=new.run.turns - 1, usage=used)
     if event.kind == OVERFLOWED:
         new.overflowed = new.squeezed = True
-    if event.kind == "chain":
+    if event.kind == CHAIN_LOST:
         new.chain = None
 
 
@@ -465,6 +518,7 @@ def _approval_decided(new: State, version: int, event: ApprovalDecided) -> None:
         _move(new, event.call, event.type, output=raw(event, "output"), **changes)
     if event.standing is not None:
         new.standing = {**new.standing, event.standing: event}
+    new.spoken = new.spoken or new.phase == STOPPED
 
 
 def _handoff_made(new: State, version: int, event: HandoffMade) -> None:
@@ -541,7 +595,7 @@ def _event_redacted(new: State, version: int, event: Any) -> None:
 def _session_forked(new: State, version: int, event: SessionForked) -> None:
     if new.request is not None and new.run is not None:
         _changed(new, turns=new.run.turns - 1)
-    new.request, new.cancel = None, None
+    new.request, new.cancel, new.spoken = None, None, False
     if new.chain is not None and new.chain.conversation is not None:
         new.chain = None  # the parent's: what one adds to it, the other would be shown
     if new.phase != IDLE:

@@ -13,7 +13,7 @@ from batonlog.engine.cli.as_json import record_json, result_json
 from batonlog.engine.cli.reading import AsJson, LogPath, SessionName, opened, whole_session
 from batonlog.engine.cli.terminal import joined, make_console, one_line, print_json, print_line
 from batonlog.engine.cli.wording import say_event
-from batonlog.events import DamagedError, EventLog, Head, Record
+from batonlog.events import DamagedError, Event, EventLog, Head, ModelFailed, Record
 from batonlog.projections import RunResult, run_result, usage
 
 app = typer.Typer(no_args_is_help=True, help="Look into a log: its sessions, and their events.")
@@ -148,7 +148,7 @@ class RecordPrinter:
         if self._times:
             self._print_date(record.recorded_at.date())
             line.append(f"{record.recorded_at:%H:%M:%S}  ", "dim")
-        line.append(f"{one_line(record.type):<{_WIDEST_TAG}} ", _style(record.type))
+        line.append(f"{one_line(record.type):<{_WIDEST_TAG}} ", _style(record.event))
         line.append(say_event(record.event))
         print_line(self._console, line)
 
@@ -158,7 +158,10 @@ class RecordPrinter:
             print_line(self._console, Text(f"      {today} UTC", "dim"))
 
 
-def _style(tag: str) -> str:
+def _style(event: Event) -> str:
+    tag = event.type
+    if isinstance(event, ModelFailed) and event.retried:
+        return "yellow"  # an attempt, and not yet a failure
     if tag.endswith((".failed", ".abandoned", ".refused", ".tripped")):
         return "red"
     family = tag.partition(".")[0]

@@ -100,8 +100,9 @@ def _say(event: AnyEvent) -> str:
             )
         case ModelResponded(output=items, status=status):
             return joined([_say_items(items) or "nothing", "" if status == "completed" else status])
-        case ModelFailed(kind=kind, message=message, retried=retried):
-            return f"{kind}: {message}{' (asked again)' if retried else ''}"
+        case ModelFailed(kind=kind, message=message):
+            # First what follows: what a provider says may be longer than the line.
+            return f"{joined([kind, _say_again(event)])}: {message}"
         case ToolCalled(call=call, name=name, arguments=arguments, attempt=attempt):
             again = f", attempt {attempt}" if attempt > 1 else ""
             return f"{call} {_say_call(name, arguments)}{again}"
@@ -130,6 +131,15 @@ def _say(event: AnyEvent) -> str:
         case SessionForked(parent=parent_session, at=at):
             return f"from {parent_session} at version {at}"
     assert_never(event)
+
+
+def _say_again(event: ModelFailed) -> str:
+    """Who is asked after a failed attempt; the request that follows names the model."""
+    if event.passed_on:
+        return "passed on to the next model"
+    if not event.retried:
+        return ""
+    return f"asked again in {event.delay:.3g} s" if event.delay else "asked again"
 
 
 def _say_held(event: ModelRequested) -> str:

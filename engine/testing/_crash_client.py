@@ -92,6 +92,7 @@ class Client(Sessions):
             "context_for": before._context_for,
             "lease_seconds": before.lease_seconds,
             "next_agent": before._next_agent,
+            "busy": before._busy,
         }
         """Of all sessions that drive for it."""
         super().__init__(log, engine._setup, owner=before.owner, **self.options)

@@ -1,7 +1,7 @@
 """The engine's ports as a process that may die uses them: the log, the models, the tools, the callbacks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from uuid import UUID
 from batonlog.engine.agents import Agent
 from batonlog.engine.contexts import ToolContext
 from batonlog.engine.handoffs import Handoff
-from batonlog.engine.models import Delta, Model, ModelResponse, issuer_of
+from batonlog.engine.models import Delta, Issuer, Model, ModelResponse, issuer_of
 from batonlog.engine.registry import Registry
 from batonlog.engine.setup import Setup
 from batonlog.engine.testing._crash_world import Life, Process, World
@@ -180,8 +180,8 @@ class WatchedSetup(Setup):
         self.registry = _WatchedRegistry(setup.registry, life)
         self._life = life
 
-    def model_of(self, agent: Agent[Any]) -> Model:
-        return _WatchedModel(super().model_of(agent), agent.name, self._life)
+    def model_of(self, agent: Agent[Any], given_up: Collection[Issuer] = ()) -> Model:
+        return _WatchedModel(super().model_of(agent, given_up), agent.name, self._life)
 
 
 class _WatchedModel:

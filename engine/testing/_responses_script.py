@@ -42,8 +42,10 @@ Step: TypeAlias = (
 Text is an assistant's message. A mapping is one output item, a sequence of them several. A mapping
 with the key `response` overrides fields of the response object, such as `status`,
 `incomplete_details`, `error` and `usage`; its `output`, if there, is the list of items. An exception
-is an HTTP error: status 500, or its `status_code`, with a `Retry-After` header if it has
-`retry_after`. A function is called with the request's body and returns any of these.
+is an HTTP error: status 500, or its `status_code`, with its `code`, a `Retry-After` header if it has
+`retry_after`, and its `headers`, a mapping, if it has some. A ConnectionError without a `status_code`
+is no answer at all: the connection is dropped. A function is called with the request's body and
+returns any of these.
 """
 
 
@@ -65,7 +67,12 @@ class Failure:
     status: int
     message: str
     code: str | None
-    retry_after: str | None
+    headers: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A connection that is closed in place of an answer."""
 
 
 def check_step(step: object) -> None:
@@ -88,7 +95,7 @@ def check_step(step: object) -> None:
         )
 
 
-def read_step(step: Step, body: bytes) -> Answer | Failure:
+def read_step(step: Step, body: bytes) -> Answer | Failure | Dropped:
     """Return what the step answers to a request with this body. Raises TypeError if a function returns no step.
 
     Each function gets a request of its own: what it does to it is seen nowhere else.
@@ -100,7 +107,7 @@ def read_step(step: Step, body: bytes) -> Answer | Failure:
         return _failure(step)
     if isinstance(step, BrokenStream):
         inner = read_step(step.step, body)
-        if isinstance(inner, Failure):
+        if not isinstance(inner, Answer):
             raise TypeError("BrokenStream breaks an answer, but its function returned an exception")
         return Answer(items=inner.items, fields=inner.fields, breaks_after=step.after, kept=step.kept)
     if isinstance(step, str):
@@ -155,15 +162,21 @@ def _is_content(content: object) -> bool:
     )
 
 
-def _failure(error: Exception) -> Failure:
+def _failure(error: Exception) -> Failure | Dropped:
     status = getattr(error, "status_code", None)
     code = getattr(error, "code", None)
     retry_after = getattr(error, "retry_after", None)
+    headers = getattr(error, "headers", None)
+    if isinstance(error, ConnectionError) and status is None:
+        return Dropped()
+    sent = {} if retry_after is None else {"retry-after": str(retry_after)}
+    if isinstance(headers, Mapping):
+        sent |= {str(name).lower(): str(value) for name, value in headers.items()}
     return Failure(
         status=status if isinstance(status, int) else 500,
         message=str(error),
         code=code if isinstance(code, str) else None,
-        retry_after=None if retry_after is None else str(retry_after),
+        headers=tuple(sent.items()),
     )
 
 

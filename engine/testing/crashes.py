@@ -35,7 +35,8 @@ async def crash_everywhere(
     before and after each batch is stored, before each model call, tool and `on_handoff` begins,
     and when it is done and nobody has heard. A model that had answered is not asked again, so
     a ScriptedModel that the scenario makes is played once; but in a provider's conversation it is
-    asked again, in a new one, and should answer by what it is shown. A call that is not idempotent and
+    asked again, in a new one, and should answer by what it is shown. A model that fails is waited for
+    as ever: give the engine `Retries(first=0)`. A call that is not idempotent and
     whose outcome is unknown gets a person's word: one that never took place is let run, and
     for one that did the person gives the output that it had when nothing happened.
 

@@ -26,7 +26,7 @@ from ._responses_conversations import (
 from ._responses_events import server_sent, stream_events
 from ._responses_held import Held
 from ._responses_output import respond, tokens_read
-from ._responses_script import Answer, BrokenStream, Failure, Step, check_step, read_step
+from ._responses_script import Answer, BrokenStream, Dropped, Failure, Step, check_step, read_step
 from ._strict import refusal_of_count, refusal_of_request
 from ._strict_shapes import JSON, Refusal
 
@@ -195,6 +195,8 @@ class FakeResponsesServer:
         outcome = read_step(self._script.popleft(), http.body)
         if isinstance(outcome, Failure):
             return self._failure(outcome)
+        if isinstance(outcome, Dropped):
+            return HangUp()
         return self._deliver(request, outcome)
 
     def _deliver(self, request: dict[str, JSON], answer: Answer) -> Reply:
@@ -254,8 +256,9 @@ class FakeResponsesServer:
 
     def _failure(self, failure: Failure) -> Reply:
         kind = "server_error" if failure.status >= 500 else "invalid_request_error"
-        extra = () if failure.retry_after is None else (("retry-after", failure.retry_after),)
-        return self._error(failure.status, failure.message, kind=kind, code=failure.code, headers=extra)
+        return self._error(
+            failure.status, failure.message, kind=kind, code=failure.code, headers=failure.headers
+        )
 
     def _fault(self, message: str) -> Reply:
         self._faults.append(message)

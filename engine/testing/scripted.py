@@ -8,6 +8,7 @@ from typing import Any, Self, TypeAlias
 from batonlog.engine.agents import Agent
 from batonlog.engine.handoffs import Handoff, wire_name
 from batonlog.engine.models import Delta, ModelResponse
+from batonlog.engine.testing._responses_script import BrokenStream
 from batonlog.engine.tools import Tool
 from batonlog.events import JSON, Usage
 from batonlog.events.values import dump
@@ -15,9 +16,18 @@ from batonlog.projections import ModelRequest
 from batonlog.projections.items import text_of
 
 Step: TypeAlias = (
-    str | Mapping[str, JSON] | Sequence[Mapping[str, JSON]] | Exception | Callable[[ModelRequest], "Step"]
+    str
+    | Mapping[str, JSON]
+    | Sequence[Mapping[str, JSON]]
+    | Exception
+    | BrokenStream
+    | Callable[[ModelRequest], "Step"]
 )
-"""One answer: text, an item, several items, an error to raise, or a function of the request."""
+"""One answer: text, an item, several items, an error to raise, or a function of the request.
+
+A `BrokenStream` (of `batonlog.engine.testing.fake_responses`) is an answer that breaks off: `after`
+deltas come, one for each message, and then a ConnectionError.
+"""
 
 
 def assistant_message(text: str) -> dict[str, JSON]:
@@ -88,14 +98,20 @@ class ScriptedModel:
             )
         step = self._steps[self._next]
         self._next += 1
-        while callable(step):
-            step = step(request)
+        breaks_after: int | None = None
+        while isinstance(step, BrokenStream) or callable(step):
+            if isinstance(step, BrokenStream):
+                breaks_after, step = step.after, step.step
+            else:
+                step = step(request)
         if isinstance(step, Exception):
             raise step
         output = [self._complete(item) for item in _items(step)]
-        for item in output:
-            if item.get("type") == "message" and (text := text_of(item.get("content"))):
-                yield Delta(kind="text", text=text, agent=request.agent, turn=request.turn)
+        texts = [text_of(item.get("content")) for item in output if item.get("type") == "message"]
+        for text in list(filter(None, texts))[:breaks_after]:
+            yield Delta(kind="text", text=text, agent=request.agent, turn=request.turn)
+        if breaks_after is not None:
+            raise ConnectionError(f"the stream of {self._name} broke off")
         yield ModelResponse(output, usage=Usage(requests=1))
 
     def _complete(self, item: Mapping[str, JSON]) -> Mapping[str, JSON]:

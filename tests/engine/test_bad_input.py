@@ -325,7 +325,7 @@ async def test_a_store_that_fails_is_a_typed_error_and_the_run_goes_on_later(
                 raise LogError("the disk is full")
             return await super().append(session, events, **options)
 
-    monkeypatch.setattr("batonlog.engine.driver._FIRST_PAUSE", 0)
+    monkeypatch.setattr("batonlog.engine.storing._FIRST_PAUSE", 0)
     log = Broken()
 
     def breaks(request: ModelRequest) -> Step:

@@ -263,7 +263,7 @@ EVENTS: Sequence[Event] = [
         usage=Usage(requests=1),
         status="incomplete",
     ),
-    ModelFailed(request=3, kind="APIError", message="down", retried=True),
+    ModelFailed(request=3, kind="APIError", message="down", retried=True, delay=1.25),
     ToolCalled(call=Ref(4, 0), name="look", arguments={"place": "attic"}, attempt=2),
     ToolReturned(**_CALL, output={"a": [1, None]}, error=True),
     ToolAbandoned(**_CALL, reason="unknown", answer="Nobody knows."),
@@ -290,6 +290,20 @@ def test_every_event_can_be_said_in_one_line(event: Event) -> None:
 
     assert said
     assert said.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("said", "follows"),
+    [
+        ("APIError: down", {}),
+        ("APIError, asked again: down", {"retried": True}),
+        ("APIError, asked again in 1.23 s: down", {"retried": True, "delay": 1.2345}),
+        ("APIError, asked again in 60 s: down", {"retried": True, "delay": 60.0}),
+        ("APIError, passed on to the next model: down", {"retried": True, "passed_on": True}),
+    ],
+)
+def test_a_failed_attempt_says_first_what_follows(said: str, follows: dict[str, Any]) -> None:
+    assert say_event(ModelFailed(request=3, kind="APIError", message="down", **follows)) == said
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)

@@ -56,7 +56,7 @@ async def kinds(log: MemoryLog) -> list[str]:
 
 async def test_what_was_said_is_appended_on_the_head_as_it_is_by_then() -> None:
     log = Raced(times=3)
-    assert await Control(log, new_id).send("s", HELLO, "li") == 4
+    assert (await Control(log, new_id).send("s", HELLO, "li")).version == 4
     assert await kinds(log) == ["note.added"] * 3 + ["input.added"]
 
 
@@ -75,8 +75,9 @@ async def test_input_goes_to_the_run_that_is_going_else_to_the_next(events: list
     log = MemoryLog()
     if events:
         await log.append("s", events, expected=0)
-    at = await Control(log, new_id).send("s", HELLO, "li")
+    at, where = await Control(log, new_id).send("s", HELLO, "li")
     said = (await log.records("s"))[at - 1].event
+    assert where == goes_to
     assert isinstance(said, InputAdded)
     assert (said.goes_to, said.by, said.input) == (goes_to, "li", ({"role": "user", "content": "hello"},))
 
@@ -129,4 +130,4 @@ async def test_only_sending_starts_a_session() -> None:
         await control.note("s", "n", 1)
     with pytest.raises(UnknownSessionError):
         await control.cancel("s", after_turn=False, by="li", reason="")
-    assert await control.send("s", HELLO, "li") == 1
+    assert (await control.send("s", HELLO, "li")).version == 1

@@ -19,6 +19,7 @@ from batonlog.engine import (
     Engine,
     ModelRequest,
     OpenAIResponsesModel,
+    Retries,
     RunFailedError,
     ToolContext,
     handoff,
@@ -169,6 +170,9 @@ def model_for(
     return OpenAIResponsesModel(name, client=server.client, chain="conversation", stream=stream)
 
 
+AT_ONCE = Retries(first=0)
+
+
 def engine_for(
     server: FakeResponsesServer,
     filter: Any = None,
@@ -177,11 +181,13 @@ def engine_for(
     back: Any = None,
     model_of_b: Any = None,
     stream: bool = True,
+    retries: Retries = AT_ONCE,
 ) -> Engine[object]:
     return Engine(
         log if log is not None else MemoryLog(),
         agents=agents(filter, back=back, model_of_b=model_of_b),
         model=model_for(server, stream=stream),
+        retries=retries,
     )
 
 
@@ -640,7 +646,7 @@ class Refused(Exception):  # noqa: N818  # what the server is to answer
 @BOTH_WAYS
 async def test_after_a_failure_resume_goes_on_in_a_new_conversation(breaks: Step, stream: bool) -> None:
     async with Watched(LOOK, "one", breaks, "two", "three") as server:
-        engine = engine_for(server, stream=stream)
+        engine = engine_for(server, stream=stream, retries=Retries(attempts=1))
         await engine.run("go", session="s")
         with pytest.raises(RunFailedError):
             await engine.run("more", session="s")
@@ -684,28 +690,28 @@ def client_of(server: FakeResponsesServer, transport: httpx2.AsyncBaseTransport 
 async def test_what_may_have_been_added_to_a_conversation_is_not_sent_again(stream: bool) -> None:
     async with Watched("one", "unheard", "two") as server, client_of(server, Deaf(2)) as client:
         model = OpenAIResponsesModel("gpt-5", client=client, chain="conversation", stream=stream)
-        engine = Engine(MemoryLog(), agents=[Agent("a")], model=model)
+        engine = Engine(MemoryLog(), agents=[Agent("a")], model=model, retries=AT_ONCE)
         await engine.run("go", session="s")
-        with pytest.raises(RunFailedError, match="timed out") as caught:
-            await engine.run("more", session="s")
-        assert isinstance(caught.value.__cause__, openai.APITimeoutError)
+        assert (await engine.run("more", session="s")).final_output == "two"
+        (failed,) = [one.event for one in await records_of(engine.log) if isinstance(one.event, ModelFailed)]
+        assert (failed.kind, failed.retried) == ("APITimeoutError", True)
         assert server.holds("conv_1")[-1] == ("assistant", "unheard")  # it was added, and nobody here knows
-        await engine.resume("s")
         await assert_the_server_shows_what_is_recorded(server, engine.log)
         assert ("assistant", "unheard") not in server.holds("conv_2")
     assert server.conversations == ["conv_1", "conv_1", "conv_2"]
 
 
 @BOTH_WAYS
-async def test_what_came_too_fast_is_sent_again_to_the_same_conversation(stream: bool) -> None:
+async def test_what_came_too_fast_is_sent_again_in_a_new_conversation(stream: bool) -> None:
     fast = Refused(429, "too fast", retry_after=0.001)
     async with Watched("one", fast, fast, "two") as server, client_of(server) as client:
         model = OpenAIResponsesModel("gpt-5", client=client, chain="conversation", stream=stream)
-        engine = Engine(MemoryLog(), agents=[Agent("a")], model=model)
+        engine = Engine(MemoryLog(), agents=[Agent("a")], model=model, retries=AT_ONCE)
         await engine.run("go", session="s")
         assert (await engine.run("more", session="s")).final_output == "two"
-    assert server.conversations == ["conv_1"] * 4
-    assert server.sizes == [1, 1, 1, 1]
+        await assert_the_server_shows_what_is_recorded(server, engine.log)
+    assert server.conversations == ["conv_1", "conv_1", "conv_2", "conv_3"]
+    assert server.sizes == [1, 1, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -717,18 +723,20 @@ async def test_a_rate_limit_that_does_not_end_fails_the_run(fast: Refused) -> No
     tries = 3 if fast.retry_after == 0 else 1
     async with FakeResponsesServer(*[fast] * tries) as server, client_of(server) as client:
         model = OpenAIResponsesModel("gpt-5", client=client, chain="conversation")
-        engine = Engine(MemoryLog(), agents=[Agent("a")], model=model)
+        engine = Engine(MemoryLog(), agents=[Agent("a")], model=model, retries=AT_ONCE)
         with pytest.raises(RunFailedError) as caught:
             await engine.run("go", session="s")
     assert isinstance(caught.value.__cause__, openai.RateLimitError)
 
 
-async def test_without_a_conversation_the_client_retries_as_it_is_told() -> None:
-    again = Refused(500, retry_after=0.001)
-    async with FakeResponsesServer(again, "one") as server, client_of(server) as client:
-        model = OpenAIResponsesModel("gpt-5", client=client, chain="previous_response_id")
-        await Engine(MemoryLog(), agents=[Agent("a")], model=model).run("go", session="s")
-    assert len(server.requests) == 2
+@pytest.mark.parametrize("chain", [None, "previous_response_id", "conversation"])
+async def test_the_client_never_asks_again_by_itself(chain: Any) -> None:
+    async with FakeResponsesServer(Refused(500)) as server, client_of(server) as client:
+        model = OpenAIResponsesModel("gpt-5", client=client, chain=chain)
+        engine = Engine(MemoryLog(), agents=[Agent("a")], model=model, retries=Retries(attempts=1))
+        with pytest.raises(RunFailedError):
+            await engine.run("go", session="s")
+    assert len(server.requests) == 1
 
 
 async def test_an_answer_that_was_cut_off_ends_the_conversation() -> None:
@@ -886,25 +894,39 @@ async def test_another_fault_is_not_taken_for_a_lost_conversation() -> None:
 # -- opening one
 
 
-class Closed(FakeResponsesServer):
+class Closed(Watched):
     """Opens no conversation at first."""
 
-    def __init__(self, *steps: Step, refuses: int) -> None:
+    def __init__(self, *steps: Step, refuses: int, status: int = 503) -> None:
         super().__init__(*steps)
         self.refuses = refuses
+        self.status = status
 
     def _dispatch(self, request: Request) -> Reply:
         if request.target == "/v1/conversations" and self.refuses:
             self.refuses -= 1
-            return self._error(503, "not now", kind="server_error")
+            return self._error(self.status, "not now", kind="server_error")
         return super()._dispatch(request)
 
 
-async def test_when_none_can_be_opened_the_run_fails_whole_and_can_be_resumed() -> None:
-    async with Closed("one", refuses=1) as server:
+async def test_when_none_can_be_opened_now_the_request_goes_out_by_itself_and_the_next_opens_one() -> None:
+    async with Closed("one", "two", refuses=1) as server:
         engine = engine_for(server)
-        with pytest.raises(RunFailedError, match="not now"):
+        assert (await engine.run("go", session="s")).final_output == "one"
+        await engine.run("more", session="s")
+        view = told(model_history(await records_of(engine.log)).data)
+        assert server.shown == [view[:1], view[:3]]
+    assert [request.get("conversation") for request in server.requests] == [None, "conv_1"]
+    assert [request["store"] for request in server.requests] == [False, True]
+    assert server.sizes == [1, 3]
+
+
+async def test_where_there_are_none_at_all_the_run_fails_whole_and_can_be_resumed() -> None:
+    async with Closed("one", refuses=1, status=404) as server:
+        engine = engine_for(server)
+        with pytest.raises(RunFailedError, match="not now") as caught:
             await engine.run("go", session="s")
+        assert isinstance(caught.value.__cause__, openai.NotFoundError)
         records = await records_of(engine.log)
         assert not requests_in(records)
         assert records[-1].type == "run.failed"
@@ -1130,14 +1152,21 @@ def step_of(operation: str, way: int) -> list[Step]:
     st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3)), min_size=2, max_size=9),
     st.tuples(*[st.sampled_from([None, None, messages_only, drop_tools])] * 4),
     st.booleans(),
+    st.booleans(),
 )
 def test_the_server_shows_the_view_that_is_recorded_whatever_happens(
-    operations: list[tuple[str, int]], filters: tuple[Any, ...], stream: bool
+    operations: list[tuple[str, int]], filters: tuple[Any, ...], stream: bool, again: bool
 ) -> None:
     async def play() -> None:
         log = MemoryLog()
         async with Watched() as server:
-            engine = Engine(log, agents=cast(server, filters), model=model_for(server, stream=stream))
+            retries = Retries(attempts=2 if again else 1, first=0)
+
+            def started() -> Engine[Any]:
+                model = model_for(server, stream=stream)
+                return Engine(log, agents=cast(server, filters), model=model, retries=retries)
+
+            engine = started()
             sessions = ["s"]
             for operation, way in operations:
                 session = sessions[way % len(sessions)]
@@ -1150,7 +1179,7 @@ def test_the_server_shows_the_view_that_is_recorded_whatever_happens(
                         await engine.resume(session)
                 elif operation == "restart":
                     await engine.close()
-                    engine = Engine(log, agents=cast(server, filters), model=model_for(server, stream=stream))
+                    engine = started()
                 elif operation == "rewrite" and known and len(model_history(await log.records(session))):
                     await engine.rewrite(session, keep_last(1 + way))
                 elif operation == "fork" and known:

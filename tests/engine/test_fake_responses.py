@@ -255,6 +255,26 @@ async def test_an_exception_may_bring_its_status_and_when_to_come_again() -> Non
     assert caught.value.request_id == "req_1"
 
 
+async def test_an_exception_may_bring_headers() -> None:
+    class BusyError(Exception):
+        status_code = 503
+        headers = {"X-Should-Retry": False, "retry-after-ms": 20}  # noqa: RUF012
+
+    async with FakeResponsesServer(BusyError("busy")) as server:
+        with pytest.raises(openai.InternalServerError, match="busy") as caught:
+            await create(server)
+    assert caught.value.response.headers["x-should-retry"] == "False"
+    assert caught.value.response.headers["retry-after-ms"] == "20"
+
+
+async def test_a_connection_error_drops_the_connection() -> None:
+    async with FakeResponsesServer(ConnectionResetError("gone"), "back") as server:
+        with pytest.raises(openai.APIConnectionError):
+            await create(server)
+        await create(server)
+    assert len(server.requests) == 2
+
+
 @pytest.mark.parametrize(
     "step",
     [

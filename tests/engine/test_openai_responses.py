@@ -20,6 +20,7 @@ from batonlog.engine import (
     ModelRequest,
     ModelSettings,
     OpenAIResponsesModel,
+    Retries,
     RunFailedError,
     Tool,
     handoff,
@@ -348,6 +349,8 @@ async def test_a_rewrite_breaks_the_chain() -> None:
 
 # -- what goes wrong
 
+ONCE = Retries(attempts=1)
+
 
 class Refused(Exception):  # noqa: N818  # what the server is to answer
     def __init__(self, status_code: int, message: str, *, code: str | None = None) -> None:
@@ -372,7 +375,7 @@ async def test_what_the_provider_refuses_is_the_clients_own_error(
 ) -> None:
     async with FakeResponsesServer(Refused(status, "no way"), "hi") as server:
         model = OpenAIResponsesModel("gpt-5", client=server.client, stream=stream)
-        engine = Engine("memory:", agents=[Agent("a")], model=model)
+        engine = Engine("memory:", agents=[Agent("a")], model=model, retries=ONCE)
         with pytest.raises(RunFailedError, match="no way") as caught:
             await engine.run("go", session="s")
         assert isinstance(caught.value.__cause__, error)
@@ -387,7 +390,8 @@ async def test_a_server_that_is_not_there_is_the_clients_own_error() -> None:
         http_client=DefaultAsyncHttpx2Client(trust_env=False),
     )
     async with client:
-        engine = Engine("memory:", agents=[Agent("a")], model=OpenAIResponsesModel("gpt-5", client=client))
+        model = OpenAIResponsesModel("gpt-5", client=client)
+        engine = Engine("memory:", agents=[Agent("a")], model=model, retries=ONCE)
         with pytest.raises(RunFailedError) as caught:
             await engine.run("go")
     assert isinstance(caught.value.__cause__, openai.APIConnectionError)
@@ -398,7 +402,7 @@ async def test_a_stream_that_breaks_is_no_answer_and_resume_asks_again(after: in
     broken = BrokenStream(assistant_message("hello you"), after=after)
     async with FakeResponsesServer(broken, "hi", stream_chunk=6) as server:
         model = OpenAIResponsesModel("gpt-5", client=server.client)
-        engine = Engine("memory:", agents=[Agent("a")], model=model)
+        engine = Engine("memory:", agents=[Agent("a")], model=model, retries=ONCE)
         with pytest.raises(RunFailedError):
             await engine.run("go", session="s")
         (failed,) = events_of(await engine.log.records("s"), ModelFailed)
@@ -412,7 +416,7 @@ async def test_a_response_that_failed_says_why(stream: bool) -> None:
     failed = {"response": {"status": "failed", "error": {"code": "server_error", "message": "out of luck"}}}
     async with FakeResponsesServer(failed) as server:
         model = OpenAIResponsesModel("gpt-5", client=server.client, stream=stream)
-        engine = Engine("memory:", agents=[Agent("a")], model=model)
+        engine = Engine("memory:", agents=[Agent("a")], model=model, retries=ONCE)
         with pytest.raises(RunFailedError, match="the response is failed: out of luck") as caught:
             await engine.run("go")
     assert isinstance(caught.value.__cause__, ResponseFailedError)
@@ -437,7 +441,8 @@ async def test_a_response_that_failed_says_why(stream: bool) -> None:
 )
 async def test_a_stream_of_odd_bytes_is_a_typed_failure(body: bytes, says: str) -> None:
     async with BytesServer(body) as server:
-        engine = Engine("memory:", agents=[Agent("a")], model=OpenAIResponsesModel("m", client=server.client))
+        model = OpenAIResponsesModel("m", client=server.client)
+        engine = Engine("memory:", agents=[Agent("a")], model=model, retries=ONCE)
         with pytest.raises(RunFailedError, match=says) as caught:
             await engine.run("go")
         assert isinstance(caught.value.__cause__, ResponseFailedError)

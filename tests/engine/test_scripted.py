@@ -6,6 +6,7 @@ import pytest
 
 from batonlog.engine import Agent, Delta, Engine, ModelRequest, ModelResponse, RunFailedError, handoff, tool
 from batonlog.engine.testing import ScriptedModel, Step, assistant_message, function_call
+from batonlog.engine.testing.fake_responses import BrokenStream
 from batonlog.events import JSON
 
 
@@ -52,6 +53,33 @@ async def test_a_step_is_an_answer(step: Step, answer: str) -> None:
 async def test_a_step_may_be_an_error_to_raise() -> None:
     with pytest.raises(RunFailedError, match="down"):
         await run(ScriptedModel(LookupError("down")))
+
+
+async def deltas_of(step: Step) -> list[str]:
+    """What comes of an answer before it breaks off."""
+    found: list[str] = []
+
+    async def listen() -> None:
+        async for piece in ScriptedModel(step).respond(await a_request()):
+            assert isinstance(piece, Delta)
+            found.append(piece.text)
+
+    with pytest.raises(ConnectionError, match="the stream of scripted broke off"):
+        await listen()
+    return found
+
+
+async def a_request() -> ModelRequest:
+    with ScriptedModel("any") as model:
+        await run(model)
+    return model.requests[0]
+
+
+@pytest.mark.parametrize(("after", "told"), [(0, []), (1, ["one"]), (5, ["one", "two"])])
+async def test_a_stream_may_break_after_some_deltas(after: int, told: list[str]) -> None:
+    step = [assistant_message("one"), function_call(look, {}), assistant_message("two")]
+    assert await deltas_of(BrokenStream(step, after=after)) == told
+    assert await deltas_of(lambda request: BrokenStream(step, after=after)) == told
 
 
 async def test_a_function_may_make_an_error() -> None:

@@ -220,7 +220,7 @@ class Failing(MemoryLog):
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a store that fails be tried again at once."""
-    monkeypatch.setattr("batonlog.engine.driver._FIRST_PAUSE", 0)
+    monkeypatch.setattr("batonlog.engine.storing._FIRST_PAUSE", 0)
 
 
 @pytest.mark.usefixtures("at_once")

@@ -12,6 +12,7 @@ from batonlog.engine import (
     Agent,
     Engine,
     Handoff,
+    Retries,
     Tool,
     ToolContext,
     handoff,
@@ -266,5 +267,6 @@ def engine_of(played: Played, log: Any = None, *, models: Models = voices) -> En
         model=first,
         handoff_filter=filter_of(played, default) if default is not None else None,
         context_for=lambda session: played,
+        retries=Retries(first=0),
     )
     return played.engine

@@ -9,6 +9,7 @@ from tests.laws.store import SESSION, Store
 
 from batonlog.engine import (
     Engine,
+    UnavailableError,
 )
 from batonlog.engine.models import Delta, ModelResponse
 from batonlog.events import (
@@ -95,7 +96,7 @@ class Voice:
         step = steps[n]
         if step.fails and not played.failures.get(n):
             played.failures[n] = 1
-            raise FailedError(f"step {n}")
+            raise FailedError(f"step {n}") if n % 2 else UnavailableError(f"step {n}")
         yield Delta(kind="text", text="…", agent=request.agent, turn=request.turn)
         yield ModelResponse(
             named(step.output, [one["name"] for one in request.tools]),

@@ -18,6 +18,8 @@ plans = st.builds(
     ),
     deaf=st.sampled_from([frozenset(), frozenset("B"), frozenset("AB")]),
     pensive=st.booleans(),
+    busy=st.sampled_from(["refuse", "queue", "steer"]),
+    turns=st.sampled_from([2, 8, 8]),
 )
 schedules = st.lists(st.integers(0, 999_999), min_size=40, max_size=140)
 

@@ -14,7 +14,8 @@ from tests.laws.checks import bare
 from tests.laws.world_cast import Doing, Plan, Voice, agents_of
 from tests.laws.world_store import SESSION, Pending, Port, Watched
 
-from batonlog.engine import Engine, RunFailedError, SessionBusyError, ToolContext
+from batonlog.engine import Engine, Retries, RunFailedError, SessionBusyError, ToolContext
+from batonlog.engine.decide import wants_worker
 from batonlog.events import (
     ApprovalDecided,
     CallRefused,
@@ -23,6 +24,7 @@ from batonlog.events import (
     HandoffMade,
     HistoryRewritten,
     IllegalTransitionError,
+    InputAdded,
     Limits,
     LogError,
     ModelFailed,
@@ -33,6 +35,7 @@ from batonlog.events import (
     Rewrite,
     RunCancelled,
     RunResumed,
+    RunStarted,
     ToolAbandoned,
     ToolCalled,
     ToolReturned,
@@ -114,7 +117,10 @@ class World:
             port,
             agents=agents_of(self, name),
             model=Voice(self, name),
-            limits=Limits(turns=8),
+            limits=Limits(turns=self.plan.turns),
+            busy=self.plan.busy,
+            fallback=Voice(self, name, "spare"),
+            retries=Retries(attempts=2, first=0),
             context_for=lambda session: (self, name),
         )
 
@@ -223,7 +229,7 @@ class World:
                 worker.tasks.remove(task)
                 self._look_at(worker.name, task)
                 if not _failed(task) and task in worker.runs:
-                    assert task.result().run_id == worker.runs[task], "run returns what came of another run"
+                    self._check_run(worker.runs[task], task.result())
         for worker in self.leaving:
             if not worker.tasks:
                 self.left.setdefault(worker.name, self.now)
@@ -232,6 +238,37 @@ class World:
             self._look_at("person", task)
         assert not self.unexpected, self.unexpected
         self._check_cancelled()
+        self._check_woken()
+
+    def _check_run(self, key: str, result: RunResult) -> None:
+        """What `run` returns is what came of the run that took its input, which was recorded once."""
+        taken = [
+            r for r in self.store.trace if isinstance(r.event, RunStarted | InputAdded) and r.event.key == key
+        ]
+        added = [r for r in taken if isinstance(r.event, InputAdded)]
+        assert len(added) <= 1, f"the input of {key} was added twice"
+        assert len(taken) - len(added) <= 1, f"two runs have the key {key}"
+        if not added:
+            assert result.run_id == key, "run returns what came of another run"
+            return
+        (said,) = added
+        assert isinstance(said.event, InputAdded)
+        if result.status == "completed":
+            shown = [
+                r for r in self.store.trace[said.version : result.version] if r.type == "model.requested"
+            ]
+            assert shown, f"the run that is returned for {key} never showed its input"
+        if said.event.goes_to == "run" and result.status != "paused":
+            assert result.after >= said.version, "what was queued was taken by the run before"
+
+    def _check_woken(self) -> None:
+        """Where a worker should go on and none is there, whoever recovers finds the session."""
+        if not wants_worker(self.store.state) or self.operations or self.speaking or self.leaving:
+            return
+        if any(worker.tasks or worker.beating for worker in self.workers.values()):
+            return
+        owner, _, _, until = self.store._leases[SESSION]
+        assert until > 0, f"nobody is woken up for what was said, and {owner} has left"
 
     def _check_cancelled(self) -> None:
         """Whoever is told at once, and has nothing else to wait for, stops what somebody has cancelled."""
@@ -436,7 +473,7 @@ class World:
         elif kind < 98:
             await self.let(n, "fail after")
         elif kind < 99:
-            self.beat(letter)
+            await self.let_time_pass() if n // 2 % 3 == 2 else self.beat(letter)
         else:
             self.hear()
         await self.rest()
@@ -454,7 +491,9 @@ class World:
             await self._go_on()
             state = self.store.state
             if state.phase == IDLE and not state.unanswered and not self._busy():
-                break
+                await self.let_time_pass()
+                if not self.worker("A").tasks:
+                    break
         else:
             raise AssertionError(f"the run never ends: {self.store.state.phase}")
         self._check_ledger()
@@ -463,8 +502,16 @@ class World:
         assert bare(run_state(records)) == bare(self.store.state)
 
     def _busy(self) -> bool:
-        going = [*self.worker("A").tasks, *(task for worker in self.leaving for task in worker.tasks)]
-        return bool(self.operations or self.doing or self.speaking or going)
+        going = [task for worker in self.leaving for task in worker.tasks]
+        drives = self.worker("A").engine._sessions.is_driven(SESSION)
+        return bool(self.operations or self.doing or self.speaking or going or drives)
+
+    async def let_time_pass(self) -> None:
+        """Let everybody wake up who sleeps, for however long."""
+        loop: Any = asyncio.get_running_loop()
+        for timer in loop._scheduled:
+            timer._when = loop.time()
+        await self.rest()
 
     async def _go_on(self) -> None:
         self.hear()
@@ -476,17 +523,20 @@ class World:
             await self.rest()
         await self.rest()
         state = self.store.state
-        worker = self.worker("A")
         for _ in [call for call in state.open_calls() if call.state == GATED]:
             self.speak("approve" if self._made % 2 else "settle")
             await self.rest()
             self.speak("settle")
             await self.rest()
-        if worker.tasks or (state.phase == IDLE and not state.unanswered):
+        if self._busy() or (state.phase == IDLE and not state.unanswered):
             return
         self.store.expire(SESSION)
-        open_ = state.phase in (RUNNING, ASKING)
-        # A run that is going on and that nobody drives is found by whoever recovers.
+        open_ = state.phase in (RUNNING, ASKING) or wants_worker(state)
+        # A run that is going on and that nobody drives is found by whoever recovers; whoever waits
+        # in line finds it too, when he looks again.
+        if self.worker("A").tasks:
+            await self.let_time_pass()
+            return
         self.ask("A", "recover" if open_ else "resume")
         await self.rest()
         assert not open_ or self._busy() or self.store.state is not state, "recover has not found the run"

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tests.laws.checks import shown
 from tests.laws.sayings import called
 from tests.laws.scripts import JSON
 
-from batonlog.engine import Agent, Tool, ToolContext, handoff, tool
+from batonlog.engine import Agent, Tool, ToolContext, UnavailableError, handoff, tool
 from batonlog.engine.models import ChainLostError, Delta, ModelResponse
 from batonlog.events import (
     Ref,
@@ -32,6 +32,10 @@ class Plan:
     """Workers that are not told at once of what others append."""
     pensive: bool = False
     """Filters and instructions take their time."""
+    busy: Literal["refuse", "queue", "steer"] = "refuse"
+    """What becomes of a run while another one is open."""
+    turns: int = 8
+    """How many model calls a run may make before it pauses."""
 
 
 @dataclass(eq=False)
@@ -78,16 +82,18 @@ def answers(token: str) -> list[Any]:
         ChainLostError("forgotten"),
         [call("elsewhere"), call("look")],
         [],
+        UnavailableError("busy"),
+        UnavailableError("gone", again=False),
     ]
 
 
 class Voice:
     """A model that answers when the world says so."""
 
-    name = "voice"
     endpoint = "loopback"
 
-    def __init__(self, world: "World", worker: str) -> None:
+    def __init__(self, world: "World", worker: str, name: str = "voice") -> None:
+        self.name = name
         self._world = world
         self._worker = worker
         self.chain = "previous_response_id" if world.plan.chain else None

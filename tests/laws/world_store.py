@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.laws.checks import Provider, shown
 from tests.laws.store import Store
 
-import batonlog.engine.driver as driver
+import batonlog.engine.storing as storing
 from batonlog.events import (
     ConflictError,
     Event,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.laws.world import World
 
 SESSION = "talk"
-PATIENCE = driver._TRIES
+PATIENCE = storing._TRIES
 """How often a batch is given to a store that fails."""
 
 
@@ -185,7 +185,9 @@ class Port(EventLog):
         async def take() -> Lease | None:
             lease = await self._store.acquire(session, owner=owner, seconds=seconds)
             if lease is not None:
-                self._world.takers.append((self.name, self._world.now))
+                # Whoever speaks leaves a lease behind: that is no worker's.
+                taker = "said" if owner.startswith("said:") else self.name
+                self._world.takers.append((taker, self._world.now))
             return lease
 
         lease: Lease | None = await self._ask("acquire", take)

@@ -13,6 +13,7 @@ from batonlog.events import (
     EventRedacted,
     GuardrailTripped,
     Limits,
+    ModelFailed,
     ModelRequested,
     ModelResponded,
     Record,
@@ -157,6 +158,37 @@ def test_a_request_without_an_answer_is_no_turn(log: Log, last: str) -> None:
 def test_attempts_count_what_is_retried_until_an_answer_comes(log: Log) -> None:
     lines = ["start a", "ask a", "break chain again", "ask a", "break chain again", "ask a", "answer m"]
     assert [run_state(log(*lines), at=n).attempts for n in (3, 5, 7)] == [1, 2, 0]
+
+
+def failing(**follows: Any) -> ModelFailed:
+    return ModelFailed(request=2, kind="APIError", message="down", **follows)
+
+
+AGAIN, PASSED_ON = failing(retried=True, delay=2.5), failing(retried=True, passed_on=True)
+
+
+def test_tries_count_what_one_model_did_not_answer(log: Log) -> None:
+    lost, long = "break chain again", "break overflow again"
+    lines = ["start a", "ask a", AGAIN, "ask a", lost, "ask a", long, "ask a", AGAIN, "ask a", PASSED_ON]
+    assert [run_state(log(*lines), at=n).tries for n in (3, 5, 7, 9, 11)] == [1, 1, 1, 2, 0]
+    assert run_state(log("start a", "ask a", AGAIN, "ask a", "answer m")).tries == 0
+    assert run_state(log("start a", "ask a", AGAIN, "ask a", failing())).tries == 0
+
+
+def test_a_delay_is_of_the_next_request(log: Log) -> None:
+    lines = ["start a", "ask a", AGAIN, "ask a"]
+    assert [run_state(log(*lines), at=n).delay for n in (2, 3, 4)] == [0, 2.5, 0]
+    request = run_state(log(*lines)).request
+    assert request is not None
+    assert request.delay == 2.5
+
+
+def test_a_model_that_was_passed_on_is_given_up_until_the_run_is_resumed_or_another_begins(log: Log) -> None:
+    lines = ["start a", "ask a", PASSED_ON]
+    assert [len(run_state(log(*lines), at=n).given_up) for n in (2, 3)] == [0, 1]
+    for more in (["pause limit turns", "resume"], ["ask a", "answer m", "complete 5.0", "start a"]):
+        state = run_state(log(*lines, *more))
+        assert (state.given_up, state.tries, state.delay) == (frozenset(), 0, 0)
 
 
 def test_usage_counts_failed_attempts_too(log: Log) -> None:
