@@ -8,10 +8,11 @@ gives the output of what did.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from batonlog.engine.control import Control
 from batonlog.engine.engine import Engine
+from batonlog.engine.recovery import Recovery
 from batonlog.engine.sessions import Job, Sessions
 from batonlog.engine.stream import Update
 from batonlog.engine.testing._crash_ports import WatchedSetup, WorkerLog
@@ -21,10 +22,19 @@ from batonlog.events import EventLog, Record
 from batonlog.events.lifecycle import IDLE, STOPPED
 from batonlog.projections import OpenCall, RunResult
 from batonlog.projections.items import Item
+from batonlog.projections.result import open_calls
 from batonlog.projections.state import State
 
 Request: TypeAlias = Callable[[Sessions, Job], Coroutine[Any, Any, RunResult]]
 """Ask something of the sessions of a worker."""
+
+
+class Asked(NamedTuple):
+    """One thing that is asked of a worker, and of the next one if that has died."""
+
+    ask: Request
+    has_begun: Callable[[State], bool] | None
+    """Whether a worker that has died had begun it; None if it is asked again however far that came: it has a key."""
 
 
 class DiedError(Exception):
@@ -59,7 +69,8 @@ def install(engine: Engine[Any], client: "Client") -> None:
     """Put an engine that was just built into a process that may die."""
     engine.log = client.log
     engine._sessions = client
-    engine._control = Control(client.log, engine._new_id)
+    engine._control = client.control
+    engine._recovery = Recovery(client, engine._keep)
 
 
 class Client(Sessions):
@@ -103,6 +114,7 @@ class Client(Sessions):
         self._reference = reference
         self._contexts: dict[str, Any] = {}
         self._starting = asyncio.Lock()
+        self._answering = asyncio.Lock()
         self._worker = start(self)
 
     # -- what an engine asks of its sessions
@@ -110,21 +122,20 @@ class Client(Sessions):
     async def start(
         self, session: str, *, run_id: str, keyed: bool, agent: str | None, items: list[Item], job: Job
     ) -> RunResult:
+        # Input that was put in line would be put there twice if it was asked for again without a key.
+        keyed = keyed or self._busy != "refuse"
+
         def ask(sessions: Sessions, job: Job) -> Coroutine[Any, Any, RunResult]:
             return sessions.start(session, run_id=run_id, keyed=keyed, agent=agent, items=items, job=job)
 
         def has_begun(state: State) -> bool:
             return any(run_id == known for known, _, _ in state.runs)
 
-        return await self._see_through(session, job, ask, has_begun)
+        asked = Asked(ask, None if keyed else has_begun)
+        return await self._see_through(session, job, asked)
 
     async def resume(self, session: str, job: Job) -> RunResult:
-        before = (await self.read(session)).version
-
-        def has_begun(state: State) -> bool:
-            return state.run is not None and state.run.resumed > before
-
-        return await self._see_through(session, job, _resumption(session), has_begun)
+        return await self._see_through(session, job, await self._resumption_of(session))
 
     def is_driven(self, session: str) -> bool:
         return self._worker.is_driven(session)
@@ -140,32 +151,53 @@ class Client(Sessions):
                 return
 
     async def close(self) -> None:
-        self.closed = True
+        await super().close()
         await self._worker.bury()
 
     # -- through a crash
 
-    async def _see_through(
-        self, session: str, job: Job, ask: Request, has_begun: Callable[[State], bool]
-    ) -> RunResult:
+    async def _see_through(self, session: str, job: Job, asked: "Asked") -> RunResult:
+        """Return what it comes to when a person has spoken about all that was interrupted."""
         if job.context is not None:
             self._contexts[session] = job.context
         while True:
+            result = await self._through_crashes(session, job, asked)
+            if not await self._answer_unknown(session, result):
+                return result
+            job = self._again(session, job, limits=False)
+            resumption = await self._resumption_of(session)
+            if asked.has_begun is None:
+                await self._through_crashes(session, job, resumption)
+            else:
+                asked = resumption
+
+    async def _through_crashes(self, session: str, job: Job, asked: "Asked") -> RunResult:
+        while True:
             worker = await self._living()
             try:
-                result = await worker.do(session, ask, job)
+                return await worker.do(session, asked.ask, job)
             except DiedError:
                 await self._living()  # by then the log holds all that was under way
                 state = await self.read(session)
-                begun = has_begun(state)
-                if not (begun and state.phase in (IDLE, STOPPED)):
-                    ask = _resumption(session) if begun else ask
-                    job = self._again(session, job, limits=not begun)
-                    continue
-                result = self._ended(state, session, None)
-            if not await self._answer_unknown(session, result):
-                return result
-            ask, job = _resumption(session), self._again(session, job, limits=False)
+                begun = asked.has_begun is not None and asked.has_begun(state)
+                job = self._again(session, job, limits=not begun)
+                if begun:
+                    if state.phase in (IDLE, STOPPED):
+                        return self._ended(state, session, None)
+                    asked = await self._resumption_of(session)
+
+    async def _resumption_of(self, session: str) -> "Asked":
+        before = await self.read(session)
+
+        def has_begun(state: State) -> bool:
+            """Whether it was taken up after that; and what rests now and did not was."""
+            return state.run is not None and (
+                before.phase not in (IDLE, STOPPED)
+                or state.run.resumed > before.version
+                or state.run.started > before.version
+            )
+
+        return Asked(lambda sessions, job: sessions.resume(session, job), has_begun)
 
     def _again(self, session: str, job: Job, *, limits: bool) -> Job:
         """The same for another worker: the context is the caller's, and was never recorded."""
@@ -175,15 +207,17 @@ class Client(Sessions):
             limits=job.limits if limits else None,
             settings=job.settings,
             stream=job.stream if follows else None,
+            found=job.found,
         )
 
     async def _answer_unknown(self, session: str, result: RunResult) -> bool:
         """Be the person who says what became of interrupted calls. Whether there were any."""
-        unknown = [call for call in result.open_calls if call.why == "unknown"]
-        if not self._world.crashed or not unknown:
+        if not self._world.crashed or not any(call.why == "unknown" for call in result.open_calls):
             return False
-        for call in unknown:
-            await self._answer(session, call)
+        async with self._answering:  # of several who ask, one is told
+            for call in open_calls(await self.read(session)):
+                if call.why == "unknown":
+                    await self._answer(session, call)
         return True
 
     async def _answer(self, session: str, call: OpenCall) -> None:
@@ -250,7 +284,3 @@ class PlayedWorker:
         await self._sessions.close()
         if not self.alive:
             await self._log.let_go()
-
-
-def _resumption(session: str) -> Request:
-    return lambda sessions, job: sessions.resume(session, job)

@@ -25,6 +25,7 @@ from batonlog.engine.engine import Engine
 from batonlog.engine.models import open_conversation
 from batonlog.engine.sessions import Job
 from batonlog.engine.stream import Update
+from batonlog.engine.takers import run_with
 from batonlog.engine.testing._crash_child import Birth, Work, live
 from batonlog.engine.testing._crash_client import Client, DiedError, Request, install
 from batonlog.engine.testing._crash_ledger import Ledger, Line
@@ -177,7 +178,7 @@ class ForkingClient(Client):
     def __init__(
         self, engine: Engine[Any], killing: Killing, log: VisitedLog, reference: Reference | None
     ) -> None:
-        self._going: dict[str, asyncio.Future[None]] = {}
+        self._going: dict[str, _Going] = {}
 
         def start(client: Client) -> Forker:
             return Forker(client, killing, log, self._going)
@@ -188,34 +189,40 @@ class ForkingClient(Client):
         self, session: str, *, run_id: str, keyed: bool, agent: str | None, items: list[Item], job: Job
     ) -> RunResult:
         while (going := self._going.get(session)) is not None:
-            if not keyed:
-                raise busy(session, await self.read(session))
-            await asyncio.wait([going])
-        with _Going(self._going, session):
+            state = await self.read(session)
+            if not (keyed and going.key == run_id) and run_with(state, run_id) is None:
+                if self._busy == "refuse":
+                    raise busy(session, state)
+                return await self._get_in_line(session, run_id, items, job)
+            await asyncio.wait([going.end])
+        with _Going(self._going, session, run_id):
             return await super().start(session, run_id=run_id, keyed=keyed, agent=agent, items=items, job=job)
 
     async def resume(self, session: str, job: Job) -> RunResult:
         while (going := self._going.get(session)) is not None:
-            await asyncio.wait([going])
+            await asyncio.wait([going.end])
             state = await self.state(session)
             if state.phase in (IDLE, STOPPED):
                 return self._ended(state, session, None)
-        with _Going(self._going, session):
+        with _Going(self._going, session, None):
             return await super().resume(session, job)
 
 
 class _Going:
-    """Says for a time that a session is driven."""
+    """Says for a time that a session is driven, and for which run."""
 
-    def __init__(self, going: dict[str, asyncio.Future[None]], session: str) -> None:
+    def __init__(self, going: "dict[str, _Going]", session: str, key: str | None) -> None:
+        self.key = key
+        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._going = going
         self._session = session
 
     def __enter__(self) -> None:
-        self._going[self._session] = asyncio.get_running_loop().create_future()
+        self._going[self._session] = self
 
     def __exit__(self, *_: object) -> None:
-        self._going.pop(self._session).set_result(None)
+        del self._going[self._session]
+        self.end.set_result(None)
 
 
 class _Told:
@@ -230,9 +237,7 @@ class Forker:
 
     alive = True
 
-    def __init__(
-        self, client: Client, killing: Killing, log: VisitedLog, going: dict[str, asyncio.Future[None]]
-    ) -> None:
+    def __init__(self, client: Client, killing: Killing, log: VisitedLog, going: dict[str, _Going]) -> None:
         self._client = client
         self._killing = killing
         self._log = log
@@ -263,7 +268,7 @@ class Forker:
         for link in self._links:
             link.tell(Stop())
         if self._going:
-            await asyncio.wait(self._going.values())
+            await asyncio.wait([going.end for going in self._going.values()])
 
     async def do(self, session: str, ask: Request, job: Job) -> RunResult:
         told = _Told()
