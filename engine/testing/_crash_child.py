@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from batonlog.engine.contexts import ToolContext
-from batonlog.engine.models import Model
+from batonlog.engine.models import Model, issuer_of
 from batonlog.engine.sessions import Sessions
 from batonlog.engine.setup import Setup
 from batonlog.engine.testing._crash_ledger import Ledger, Line
@@ -109,7 +109,7 @@ class ForkedLife:
             return value
 
         async def open_conversation() -> str:
-            answered = await self._ask(lambda number: Opened(number, agent))
+            answered = await self._ask(lambda number: Opened(number, agent, issuer_of(model)))
             if answered.raised is not None:
                 raise answered.raised.error()
             return answered.conversation

@@ -19,10 +19,10 @@ from random import Random
 from socket import socket, socketpair
 from typing import Any
 
-from batonlog.engine.agents import Agent
 from batonlog.engine.claims import busy
+from batonlog.engine.decide import needs_worker
 from batonlog.engine.engine import Engine
-from batonlog.engine.models import open_conversation
+from batonlog.engine.models import Issuer, Model, issuer_of, open_conversation
 from batonlog.engine.sessions import Job
 from batonlog.engine.stream import Update
 from batonlog.engine.takers import run_with
@@ -35,13 +35,14 @@ from batonlog.engine.testing._crash_visits import VisitedLog
 from batonlog.engine.testing._crash_world import Answer, Effects, ends_of, listen
 from batonlog.events import (
     ModelFailed,
+    ModelRequested,
     ModelResponded,
     Record,
     Ref,
     SQLiteLog,
     UsageError,
 )
-from batonlog.events.lifecycle import ASKING, IDLE, RUNNING, STOPPED
+from batonlog.events.lifecycle import IDLE, STOPPED
 from batonlog.projections import ModelRequest, RunResult, model_request
 from batonlog.projections.items import Item
 from batonlog.projections.state import run_state
@@ -260,7 +261,7 @@ class Forker:
                         after = record.version
                 if not going:
                     await self._client.state(session)  # raises UnknownSessionError
-                    if run_state(records).phase not in (RUNNING, ASKING):
+                    if not needs_worker(run_state(records)):
                         return
                 await alarm.wait()
 
@@ -380,17 +381,25 @@ class Forker:
                 case Asked(number, session, version):
                     records = await self._log.records(session)
                     request = model_request(records, at=version)
-                    model = self._client.setup.model_of(self._agent(request.agent))
+                    (asked,) = (record.event for record in records if record.version == version)
+                    assert isinstance(asked, ModelRequested)
+                    model = self._model(request.agent, asked.issuer)
                     answer = await self._killing.answer(session, version, records, model, request)
                     link.tell(Answered.of(number, answer))
-                case Opened(number, agent):
-                    conversation = await open_conversation(self._client.setup.model_of(self._agent(agent)))
+                case Opened(number, agent, issuer):
+                    conversation = await open_conversation(self._model(agent, issuer))
                     link.tell(Answered(number, (), conversation, None))
         except Exception as error:
             link.tell(Answered(message.number, (), "", Raised.of(error)))
 
-    def _agent(self, name: str) -> Agent[Any]:
-        return self._client.setup.registry[name]
+    def _model(self, agent: str, issuer: Issuer) -> Model:
+        """The one of an agent's models that the process means: its own, or a fallback."""
+        setup, others = self._client.setup, list[Issuer]()
+        while (one := issuer_of(model := setup.model_of(setup.registry[agent], others))) != issuer:
+            if one in others:
+                raise AssertionError(f"a process asks {issuer} for {agent}, who has no such model")
+            others.append(one)
+        return model
 
     def _reap(self, child: int) -> int:
         """See a process out, which has said its last word or is to be killed; return its status."""

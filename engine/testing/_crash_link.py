@@ -9,7 +9,7 @@ from typing import Any, Self, TypeAlias
 
 from msgspec import Struct
 
-from batonlog.engine.models import Delta, ModelResponse
+from batonlog.engine.models import Delta, Issuer, ModelResponse
 from batonlog.engine.testing._crash_world import Answer
 
 _LENGTH = 8
@@ -53,10 +53,11 @@ class Asked(Struct, frozen=True):
 
 
 class Opened(Struct, frozen=True):
-    """The worker asks for a new conversation with the model of an agent."""
+    """The worker asks for a new conversation with a model of an agent."""
 
     number: int
     agent: str
+    issuer: Issuer
 
 
 class Answered(Struct, frozen=True):
