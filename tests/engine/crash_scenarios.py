@@ -35,7 +35,7 @@ from batonlog.engine.testing import (
     function_call,
 )
 from batonlog.engine.testing.fake_responses import BrokenStream
-from batonlog.events import EventLog, InputAdded, ToolCalled
+from batonlog.events import EventLog, InputAdded, Record, ToolCalled
 from batonlog.projections import keep_last, messages_only, nest_history, own_view
 
 Scenario = Callable[[str], Awaitable[None]]
@@ -192,6 +192,31 @@ async def a_call_that_is_settled_by_somebody_else(path: str) -> None:
             (waiting,) = (await engine.run("is it there?", session=SESSION)).open_calls
             await person.settle(SESSION, waiting.call, {"shelf": 7}, by="warehouse")
             assert (await engine.resume(SESSION)).final_output == "It is there."
+
+
+@scenario
+async def a_stream_of_a_session_without_a_name(path: str) -> None:
+    with ScriptedModel(LOOKUPS, "Here you are.", "Bye.") as model:
+        async with Engine(path, agents=[triage], model=model) as engine:
+            stream = engine.stream("look me up")
+            followed = [update async for update in stream]
+            assert (await stream.result()).final_output == "Here you are."
+            records = await engine.log.records(stream.session)
+            assert [update for update in followed if isinstance(update, Record)] == list(records)
+            assert (await engine.run("thanks", session=stream.session)).final_output == "Bye."
+
+
+@scenario
+async def sessions_that_go_on_at_once(path: str) -> None:
+    def step(request: ModelRequest) -> Step:
+        asked = request.input[0].text
+        calls = [{**one, "call_id": f"c{n}"} for n, one in enumerate([*LOOKUPS, REFUND])]
+        return f"Done: {asked}" if len(request.input) > 1 else calls
+
+    async with Engine(path, agents=[triage], model=ScriptedModel(*[step] * 6)) as engine:
+        runs = [engine.run(f"order {n}", session=f"cust-{n}") for n in range(3)]
+        results = await asyncio.gather(*runs)
+    assert [result.final_output for result in results] == [f"Done: order {n}" for n in range(3)]
 
 
 # -- chains of handoffs

@@ -1,6 +1,8 @@
-"""Crashes: played at every boundary in this process, and real ones, by kill -9, in others."""
+"""The harness that plays crashes, and a worker that is killed by kill -9 at every boundary.
 
-import asyncio
+What is crashed, and is not hurt, stands in test_crash_scenarios.py.
+"""
+
 import json
 import os
 import subprocess
@@ -13,194 +15,24 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from tests.engine.crash_scenarios import REFUND, triage
 
 from batonlog.engine import (
     Agent,
     Engine,
-    Limits,
-    ModelRequest,
-    RunFailedError,
     Tool,
     ToolContext,
-    handoff,
     tool,
 )
 from batonlog.engine import decide as decisions
-from batonlog.engine.testing import ScriptedModel, Step, assistant_message, crash_everywhere, function_call
+from batonlog.engine.testing import ScriptedModel, crash_everywhere, function_call
 from batonlog.events import Record, RunResumed, SQLiteLog, ToolCalled, ToolReturned, UsageError
-from batonlog.projections import keep_last, messages_only, model_history, session_history, usage
+from batonlog.projections import model_history, session_history, usage
 from batonlog.projections.state import run_state
 
 WORKER = Path(__file__).with_name("kill_worker.py")
 
-# -- agents that do one thing each
-
-
-@tool(idempotent=True)
-async def get_user_profile(user: str) -> dict[str, str]:
-    """Look up a customer."""
-    return {"name": "Li", "tier": "gold"}
-
-
-@tool(idempotent=True)
-def get_order(order: str) -> dict[str, object]:
-    """Look up an order."""
-    return {"order": order, "paid": 120}
-
-
-@tool
-async def check_policy(order: str) -> str:
-    """Say whether an order may be refunded."""
-    return "refundable"
-
-
-@tool
-def issue_refund(order: str, amount: float) -> str:
-    """Pay the money back."""
-    return "refund r-1 issued"
-
-
-@tool(needs_approval=True)
-async def delete_account(user: str) -> str:
-    """Delete a customer's account."""
-    return f"{user} is gone"
-
-
-@tool
-async def fail() -> str:
-    """Raise."""
-    raise ValueError("no")
-
-
-async def notify(context: ToolContext) -> None:
-    """Tell somebody that a transfer comes."""
-    context.note("transferred", context.tool)
-
-
-refund = Agent(
-    "退款专家", instructions="You handle refunds only.", tools=[check_policy, issue_refund, get_order]
-)
-manager = Agent("manager", handoffs=[handoff(refund, on_handoff=notify, input_filter=keep_last(3))])
-triage = Agent(
-    "triage",
-    instructions="Find out what the customer needs, then hand off.",
-    tools=[get_user_profile, get_order, delete_account, fail, issue_refund],
-    handoffs=[
-        handoff(refund, input_filter=messages_only),
-        handoff(manager, on_handoff=notify, input_filter=messages_only),
-    ],
-)
-
-LOOKUPS = [
-    assistant_message("Let me look."),
-    function_call(get_user_profile, {"user": "li"}),
-    function_call(get_order, {"order": "7"}),
-]
-REFUND = function_call(issue_refund, {"order": "7", "amount": 120})
-
-
 # -- played crashes
-
-
-async def test_no_crash_can_hurt_the_refund() -> None:
-    async def scenario(path: str) -> None:
-        script: Sequence[Step] = (
-            LOOKUPS,
-            function_call(refund, {}),
-            function_call(check_policy, {"order": "7"}),
-            REFUND,
-            "Refunded.",
-            "You are welcome.",
-        )
-        with ScriptedModel(*script) as model:
-            async with Engine(path, agents=[triage], model=model) as engine:
-                await engine.run("I want a refund for order 7", session="cust-42")
-                await engine.run("thanks", session="cust-42")
-
-    report = await crash_everywhere(scenario)
-    assert report.wrong_logs == report.repeated_effects == ()
-    assert report.boundaries >= 7 * 2 + 6 * 2 + 4 * 2  # appends, model calls, tools
-
-
-async def test_no_crash_can_hurt_parallel_calls_beside_a_gated_one_and_a_handoff() -> None:
-    async def scenario(path: str) -> None:
-        asked = [
-            *LOOKUPS,
-            function_call(fail, {}),
-            REFUND,
-            function_call(delete_account, {"user": "li"}),
-            function_call(refund, {}),
-            function_call(manager, {}),
-        ]
-        with ScriptedModel(asked, "All done.") as model:
-            async with Engine(path, agents=[triage], model=model) as engine:
-                result = await engine.run("refund me, and delete my account", session="cust-42")
-                (waiting,) = result.open_calls
-                assert waiting.tool == "delete_account"
-                await engine.approve("cust-42", waiting.call, by="anna")
-                result = await engine.resume("cust-42")
-                assert (result.agent, result.final_output) == (refund.name, "All done.")
-
-    report = await crash_everywhere(scenario)
-    assert report.wrong_logs == report.repeated_effects == ()
-
-
-async def test_no_crash_can_hurt_a_chain_of_handoffs_with_callbacks() -> None:
-    async def scenario(path: str) -> None:
-        script = (LOOKUPS, function_call(manager, {}), function_call(refund, {}), REFUND, "Refunded.")
-        with ScriptedModel(*script) as model:
-            async with Engine(path, agents=[triage], model=model) as engine:
-                result = await engine.run("refund order 7", session="cust-42")
-                assert result.agent == refund.name
-
-    report = await crash_everywhere(scenario)
-    assert report.wrong_logs == report.repeated_effects == ()
-
-
-async def test_no_crash_can_hurt_a_run_that_fails_or_pauses_and_is_resumed() -> None:
-    async def scenario(path: str) -> None:
-        with ScriptedModel(RuntimeError("down"), LOOKUPS, "Here you are.") as model:
-            async with Engine(path, agents=[triage], model=model) as engine:
-                with pytest.raises(RunFailedError, match="down"):
-                    await engine.run("look me up", session="cust-42")
-                assert (await engine.resume("cust-42", limits=Limits(turns=1))).status == "paused"
-                await engine.send("and quickly", session="cust-42")
-                result = await engine.resume("cust-42", limits=Limits(turns=2))
-                assert result.final_output == "Here you are."
-
-    report = await crash_everywhere(scenario)
-    assert report.wrong_logs == report.repeated_effects == ()
-
-
-async def test_no_crash_can_hurt_a_stream_or_a_session_without_a_name() -> None:
-    async def scenario(path: str) -> None:
-        with ScriptedModel(LOOKUPS, "Here you are.", "Bye.") as model:
-            async with Engine(path, agents=[triage], model=model) as engine:
-                stream = engine.stream("look me up")
-                followed = [update async for update in stream]
-                assert (await stream.result()).final_output == "Here you are."
-                records = await engine.log.records(stream.session)
-                assert [update for update in followed if isinstance(update, Record)] == list(records)
-                assert (await engine.run("thanks", session=stream.session)).final_output == "Bye."
-
-    report = await crash_everywhere(scenario)
-    assert report.wrong_logs == report.repeated_effects == ()
-
-
-async def test_no_crash_can_hurt_sessions_that_go_on_at_once() -> None:
-    def step(request: ModelRequest) -> Step:
-        asked = request.input[0].text
-        calls = [{**call, "call_id": f"c{n}"} for n, call in enumerate([*LOOKUPS[1:], REFUND])]
-        return f"Done: {asked}" if len(request.input) > 1 else calls
-
-    async def scenario(path: str) -> None:
-        async with Engine(path, agents=[triage], model=ScriptedModel(*[step] * 6)) as engine:
-            runs = [engine.run(f"order {n}", session=f"cust-{n}") for n in range(3)]
-            results = await asyncio.gather(*runs)
-        assert [result.final_output for result in results] == [f"Done: order {n}" for n in range(3)]
-
-    report = await crash_everywhere(scenario)
-    assert report.wrong_logs == report.repeated_effects == ()
 
 
 async def test_a_context_outlives_the_crash_with_its_caller() -> None:
