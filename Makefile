@@ -8,12 +8,13 @@ READY := $(VENV)/ready
 READY_TO_TEST := $(VENV)/ready-to-test
 INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check bench diagram clean
+.PHONY: help demo test check crashes bench diagram clean
 
 help:
 	@echo "make demo      play a conversation, and look at its two histories"
 	@echo "make test      run the tests"
 	@echo "make check     formatting, lint, types, import directions, diagrams"
+	@echo "make crashes   crash everything at random for five minutes; ARGS='--seconds 3600 --seed 7' for more"
 	@echo "make bench     print speed as ratios within one run, beside other frameworks and bare SQLite"
 	@echo "make diagram   bring the README's diagrams up to date"
 	@echo "make clean     remove the virtual environment and all caches"
@@ -32,6 +33,9 @@ check: $(READY_TO_TEST)
 	$(BIN)/mypy tests
 	$(BIN)/lint-imports
 	$(BIN)/batonlog diagram --check README.md
+
+crashes: $(READY_TO_TEST)
+	@$(BIN)/python -m tests.engine.crashes $(ARGS)
 
 bench: $(READY_TO_TEST)
 	@$(INSTALL) --group bench

@@ -69,9 +69,10 @@ async def crash_everywhere(
         """For each place, how many there are in a pass that crashes there."""
         for place in count() if places == "all" else _some(range(whole.world.points), places, random):
             one = _Played((place,))
-            if not await trial.crash(f"{place}", one):
+            if await trial.crash(f"{place}", one):
+                reached[place] = one.world.points
+            elif places == "all":  # that was the last one
                 break
-            reached[place] = one.world.points
         every = [(first, second) for first, points in reached.items() for second in range(first + 1, points)]
         chosen = every if pairs == "all" else _some(every, pairs, random)
         for first, second in chosen:
