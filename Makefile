@@ -14,7 +14,7 @@ help:
 	@echo "make demo      play a conversation, and look at its two histories"
 	@echo "make test      run the tests"
 	@echo "make check     formatting, lint, types, import directions, diagrams"
-	@echo "make crashes   crash and kill all scenarios for minutes (ARGS='--seconds 600 --seed 7')"
+	@echo "make crashes   crash everything at random for five minutes; ARGS='--seconds 3600 --seed 7' for more"
 	@echo "make bench     print speed as ratios within one run, beside other frameworks and bare SQLite"
 	@echo "make diagram   bring the README's diagrams up to date"
 	@echo "make clean     remove the virtual environment and all caches"
@@ -35,7 +35,7 @@ check: $(READY_TO_TEST)
 	$(BIN)/batonlog diagram --check README.md
 
 crashes: $(READY_TO_TEST)
-	@$(BIN)/python -m tests.engine.crash_for_long $(ARGS)
+	@$(BIN)/python -m tests.engine.crashes $(ARGS)
 
 bench: $(READY_TO_TEST)
 	@$(INSTALL) --group bench

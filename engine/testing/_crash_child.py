@@ -21,17 +21,7 @@ from batonlog.engine.models import Model, issuer_of
 from batonlog.engine.sessions import Sessions
 from batonlog.engine.setup import Setup
 from batonlog.engine.testing._crash_ledger import Ledger, Line
-from batonlog.engine.testing._crash_link import (
-    Answered,
-    Asked,
-    Dropped,
-    Ended,
-    Link,
-    Opened,
-    Raised,
-    Reached,
-    Stop,
-)
+from batonlog.engine.testing._crash_link import Answered, Asked, Ended, Link, Opened, Raised, Reached, Stop
 from batonlog.engine.testing._crash_ports import WatchedSetup, named
 from batonlog.engine.testing._crash_world import Answer, ends_of
 from batonlog.events import Event, ModelRequested, SQLiteLog
@@ -133,9 +123,6 @@ class ForkedLife:
         try:
             self._link.tell(message(number))
             return await self._waiting[number]
-        except asyncio.CancelledError:
-            self._link.tell(Dropped(number))
-            raise
         finally:
             del self._waiting[number]
 

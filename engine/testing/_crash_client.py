@@ -18,7 +18,7 @@ from batonlog.engine.stream import Update
 from batonlog.engine.testing._crash_ports import WatchedSetup, WorkerLog
 from batonlog.engine.testing._crash_story import Reference
 from batonlog.engine.testing._crash_world import Outside, World
-from batonlog.events import EventLog, Record
+from batonlog.events import EventLog, Record, Ref, SessionForked, ToolCalled
 from batonlog.events.lifecycle import IDLE, STOPPED
 from batonlog.projections import OpenCall, RunResult
 from batonlog.projections.items import Item
@@ -212,13 +212,27 @@ class Client(Sessions):
 
     async def _answer_unknown(self, session: str, result: RunResult) -> bool:
         """Be the person who says what became of interrupted calls. Whether there were any."""
-        if not self._world.crashed or not any(call.why == "unknown" for call in result.open_calls):
+        unknown = [call for call in result.open_calls if call.why == "unknown"]
+        if not self._world.crashed or not await self._interrupted(session, unknown):
             return False
         async with self._answering:  # of several who ask, one is told
-            for call in open_calls(await self.read(session)):
-                if call.why == "unknown":
-                    await self._answer(session, call)
+            unknown = [call for call in open_calls(await self.read(session)) if call.why == "unknown"]
+            for call in await self._interrupted(session, unknown):
+                await self._answer(session, call)
         return True
+
+    async def _interrupted(self, session: str, calls: list[OpenCall]) -> list[OpenCall]:
+        """Those that were called here. What a fork has left unknown is for the scenario to say."""
+        called: set[Ref] = set()
+        for record in await self._store.records(session) if calls else ():
+            match record.event:
+                case SessionForked():
+                    called.clear()
+                case ToolCalled(call=ref):
+                    called.add(ref)
+                case _:
+                    pass
+        return [call for call in calls if call.call in called]
 
     async def _answer(self, session: str, call: OpenCall) -> None:
         control = Control(self._store, self._new_id)

@@ -20,6 +20,7 @@ from socket import socket, socketpair
 from typing import Any
 
 from batonlog.engine.claims import busy
+from batonlog.engine.decide import needs_worker
 from batonlog.engine.engine import Engine
 from batonlog.engine.models import Issuer, Model, issuer_of, open_conversation
 from batonlog.engine.sessions import Job
@@ -28,17 +29,7 @@ from batonlog.engine.takers import run_with
 from batonlog.engine.testing._crash_child import Birth, Work, live
 from batonlog.engine.testing._crash_client import Client, DiedError, Request, install
 from batonlog.engine.testing._crash_ledger import Ledger, Line
-from batonlog.engine.testing._crash_link import (
-    Answered,
-    Asked,
-    Dropped,
-    Ended,
-    Link,
-    Opened,
-    Raised,
-    Reached,
-    Stop,
-)
+from batonlog.engine.testing._crash_link import Answered, Asked, Ended, Link, Opened, Raised, Reached, Stop
 from batonlog.engine.testing._crash_story import Reference
 from batonlog.engine.testing._crash_visits import VisitedLog
 from batonlog.engine.testing._crash_world import Answer, Effects, ends_of, listen
@@ -51,7 +42,7 @@ from batonlog.events import (
     SQLiteLog,
     UsageError,
 )
-from batonlog.events.lifecycle import ASKING, IDLE, RUNNING, STOPPED
+from batonlog.events.lifecycle import IDLE, STOPPED
 from batonlog.projections import ModelRequest, RunResult, model_request
 from batonlog.projections.items import Item
 from batonlog.projections.state import run_state
@@ -59,14 +50,11 @@ from batonlog.projections.state import run_state
 PATIENCE = 60.0
 """Seconds that a process may take for one thing: one that takes longer hangs."""
 
-_PEACE = 0.35
-"""How likely a life is let be. Else it may die; but what was drawn for it may come after its end."""
-
 _OPEN_FILES = Path("/proc/self/fd")
 
 
-class WorkerLostError(Exception):
-    """A process that was to do something hangs, or has ended by itself: nobody has killed it."""
+class HangsError(Exception):
+    """A process that was to do something has not done it, and was not killed either."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +134,7 @@ class Killing:
 
     def fate(self) -> Fate:
         """Draw how the next life ends."""
-        if self._random is None or self._random.random() < _PEACE:
+        if self._random is None or self._random.random() < 0.5:
             return Fate()
         span = self._random.choice(self._spans)
         if self._random.random() < 0.5:
@@ -155,7 +143,7 @@ class Killing:
 
     def lived(self, span: Span) -> None:
         """Take note of a life that ended in peace."""
-        if self._random is None and span.points:  # else it only had a look
+        if self._random is None:
             self._spans.append(span)
 
     # -- models
@@ -179,14 +167,6 @@ class Killing:
         answer = asyncio.get_running_loop().create_task(listen(model, request))
         self._listened[session].append(_Listened(version, request.digest, answer))
         return await asyncio.shield(answer)
-
-    def drop(self, asked: Asked | Opened) -> None:
-        """Stop listening to a model: whoever asked lives, and has given up."""
-        if isinstance(asked, Asked):
-            listened = self._listened[asked.session]
-            for one in [one for one in listened if one.version == asked.version]:
-                one.answer.cancel()
-                listened.remove(one)
 
 
 class ForkingClient(Client):
@@ -281,7 +261,7 @@ class Forker:
                         after = record.version
                 if not going:
                     await self._client.state(session)  # raises UnknownSessionError
-                    if run_state(records).phase not in (RUNNING, ASKING):
+                    if not needs_worker(run_state(records)):
                         return
                 await alarm.wait()
 
@@ -314,7 +294,7 @@ class Forker:
             async with asyncio.timeout(PATIENCE):
                 ended = await self._hear(link, told)
         except TimeoutError:
-            raise WorkerLostError(
+            raise HangsError(
                 f"a process that drives {session} has done nothing for {PATIENCE:.0f} s; {self._said()}"
             ) from None
         finally:
@@ -327,7 +307,7 @@ class Forker:
             await self._log.expire(owner)
         if ended is None:
             if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
-                raise WorkerLostError(
+                raise HangsError(
                     f"a process that drives {session} ended by itself, with status {status}; {self._said()}"
                 )
             self._killing.crashes.append(self._where(fate))
@@ -375,8 +355,7 @@ class Forker:
 
     async def _hear(self, link: Link, told: _Told) -> Ended | None:
         """Do what the process asks for; return what came of it, or None if it died."""
-        asked: dict[int, Asked | Opened] = {}
-        answering: dict[int, asyncio.Task[None]] = {}
+        answering: set[asyncio.Task[None]] = set()
         try:
             while (message := await link.hear()) is not None:
                 match message:
@@ -386,17 +365,14 @@ class Forker:
                         for listener in told.listeners:
                             listener(version, None)
                     case Asked() | Opened():
-                        asked[message.number] = message
-                        answer = self._answer(link, message)
-                        answering[message.number] = asyncio.get_running_loop().create_task(answer)
-                    case Dropped(number):
-                        self._killing.drop(asked[number])
-                        answering[number].cancel()
+                        task = asyncio.get_running_loop().create_task(self._answer(link, message))
+                        answering.add(task)
+                        task.add_done_callback(answering.discard)
                     case _:
                         raise AssertionError(f"a process said {message}")
             return None
         finally:
-            for task in answering.values():
+            for task in answering:
                 task.cancel()
 
     async def _answer(self, link: Link, message: Asked | Opened) -> None:
@@ -405,7 +381,9 @@ class Forker:
                 case Asked(number, session, version):
                     records = await self._log.records(session)
                     request = model_request(records, at=version)
-                    model = self._model(request.agent, issuer_in(records, version))
+                    (asked,) = (record.event for record in records if record.version == version)
+                    assert isinstance(asked, ModelRequested)
+                    model = self._model(request.agent, asked.issuer)
                     answer = await self._killing.answer(session, version, records, model, request)
                     link.tell(Answered.of(number, answer))
                 case Opened(number, agent, issuer):
@@ -415,11 +393,12 @@ class Forker:
             link.tell(Answered(message.number, (), "", Raised.of(error)))
 
     def _model(self, agent: str, issuer: Issuer) -> Model:
-        """The model of an agent that a process has asked, by what the log calls it."""
-        setup, given_up = self._client.setup, set[Issuer]()
-        while issuer_of(model := setup.model_of(setup.registry.acting(agent), given_up)) != issuer:
-            assert issuer_of(model) not in given_up, f"nobody has asked {issuer}"
-            given_up.add(issuer_of(model))
+        """The one of an agent's models that the process means: its own, or a fallback."""
+        setup, others = self._client.setup, list[Issuer]()
+        while (one := issuer_of(model := setup.model_of(setup.registry[agent], others))) != issuer:
+            if one in others:
+                raise AssertionError(f"a process asks {issuer} for {agent}, who has no such model")
+            others.append(one)
         return model
 
     def _reap(self, child: int) -> int:
@@ -448,13 +427,6 @@ class Forker:
     def _said(self) -> str:
         lines = list(self._killing.ledger.lines())
         return f"the last fact in its ledger: {lines[-1] if lines else 'none'}"
-
-
-def issuer_in(records: Sequence[Record], version: int) -> Issuer:
-    """Return who was asked by the request at that version."""
-    (requested,) = [record.event for record in records if record.version == version]
-    assert isinstance(requested, ModelRequested)
-    return requested.issuer
 
 
 def check_forks() -> None:

@@ -53,17 +53,11 @@ class Asked(Struct, frozen=True):
 
 
 class Opened(Struct, frozen=True):
-    """The worker asks for a new conversation with the model of an agent."""
+    """The worker asks for a new conversation with a model of an agent."""
 
     number: int
     agent: str
     issuer: Issuer
-
-
-class Dropped(Struct, frozen=True):
-    """The worker does not wait for an answer any more: it was told to stop, or the run was cancelled."""
-
-    number: int
 
 
 class Answered(Struct, frozen=True):
@@ -106,7 +100,7 @@ class Stop(Struct, frozen=True):
     """The worker is told to stop at the next append."""
 
 
-Message: TypeAlias = Asked | Opened | Dropped | Answered | Reached | Ended | Stop
+Message: TypeAlias = Asked | Opened | Answered | Reached | Ended | Stop
 
 
 class Link:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from batonlog.engine.engine import Engine
 from batonlog.engine.testing._crash_client import Client, PlayedWorker, install
@@ -22,14 +22,17 @@ from batonlog.engine.testing._crash_passes import CrashReport, Scenario, Trial, 
 from batonlog.engine.testing._crash_ports import ClientLog
 from batonlog.engine.testing._crash_story import Reference
 from batonlog.engine.testing._crash_world import Effects, World
-from batonlog.events import UsageError
 
-_OFTEN = 0.08
-"""How likely a place is one to crash at, where they are drawn."""
+_T = TypeVar("_T")
 
 
 async def crash_everywhere(
-    scenario: Scenario, /, *, pairs: int | Literal["all"] = 0, seed: int = 0
+    scenario: Scenario,
+    /,
+    *,
+    places: int | Literal["all"] = "all",
+    pairs: int | Literal["all"] = 0,
+    seed: int = 0,
 ) -> CrashReport:
     """Run `scenario(path of the log)`, crash it at every append and effect in turn, recover, compare.
 
@@ -50,60 +53,35 @@ async def crash_everywhere(
     Args:
         scenario: builds its engines over a SQLite log at the path, and its models and scripts
             anew each time. It must do the same whenever it is run.
+        places: crash it at all places, or at so many, taken at random: for what takes long.
         pairs: crash it also twice in one pass, the second time while it recovers or later: so
-            many pairs of places, taken at random, or all there are.
-        seed: which pairs these are.
+            many pairs of places, the first of them one of those above, taken at random, or all there are.
+        seed: which places and pairs these are.
 
     Raises what the scenario raises when nothing happens to it, and UsageError if it records
     nothing at the path or does not do the same twice.
     """
     async with place_for_logs() as folder:
-        trial = Trial(scenario, folder)
-        await trial.undisturbed(_Played(()), _Played(()))
-        reached: list[int] = []
+        trial, random = Trial(scenario, folder), Random(seed)
+        whole = _Played(())
+        await trial.undisturbed(whole, _Played(()))
+        reached: dict[int, int] = {}
         """For each place, how many there are in a pass that crashes there."""
-        for at in count():
-            one = _Played((at,))
-            if not await trial.crash(f"{at}", one):
+        for place in count() if places == "all" else _some(range(whole.world.points), places, random):
+            one = _Played((place,))
+            if await trial.crash(f"{place}", one):
+                reached[place] = one.world.points
+            elif places == "all":  # that was the last one
                 break
-            reached.append(one.world.points)
-        tried = 0
-        for first, second in _pairs(reached, pairs, Random(seed)):
+        every = [(first, second) for first, points in reached.items() for second in range(first + 1, points)]
+        chosen = every if pairs == "all" else _some(every, pairs, random)
+        for first, second in chosen:
             await trial.crash(f"{first} {second}", _Played((first, second)))
-            tried += 1
-        return trial.report(len(reached) + tried)
+        return trial.report(len(reached) + len(chosen))
 
 
-async def crash_at_random(scenario: Scenario, /, *, times: int = 100, seed: int = 0) -> CrashReport:
-    """The same, for scenarios that are too long to crash them everywhere: at random places, many in one pass.
-
-    Args:
-        scenario: as for `crash_everywhere`.
-        times: how often it is crashed, at the least.
-        seed: draws the places.
-
-    Raises what `crash_everywhere` raises, and UsageError if there is no place to crash at.
-    """
-    async with place_for_logs() as folder:
-        trial = Trial(scenario, folder)
-        await trial.undisturbed(_Played(()), last := _Played(()))
-        if not last.world.points:
-            raise UsageError("the scenario records nothing by its engines: there is no place to crash at")
-        crashed = 0
-        for number in count():
-            if crashed >= times:
-                return trial.report(crashed)
-            # The first is certain, so that every pass crashes.
-            random = Random(f"{seed} {number}")
-            drawn = {random.randrange(last.world.points)}
-            drawn |= {at for at in range(last.world.points * 2) if random.random() < _OFTEN}
-            crashed += len(await trial.crash(f"{number}", _Played(drawn)))
-    raise AssertionError("unreachable")
-
-
-def _pairs(reached: Sequence[int], wanted: int | Literal["all"], random: Random) -> list[tuple[int, int]]:
-    every = [(first, second) for first, points in enumerate(reached) for second in range(first + 1, points)]
-    return every if wanted == "all" else random.sample(every, min(wanted, len(every)))
+def _some(every: Sequence[_T], wanted: int, random: Random) -> Sequence[_T]:
+    return random.sample(every, min(wanted, len(every)))
 
 
 class _Played:
