@@ -148,14 +148,21 @@ def link(previous: bytes, session: str, version: int, event_id: bytes, digest: b
 def read_event(session: str, version: int, payload: bytes) -> Event:
     """Decode a stored payload. Raises DamagedError, naming the record."""
     try:
-        return decode(payload)
+        return decode(_text(payload))
     except (ValueError, TypeError, RecursionError) as error:
         raise DamagedError(
             f"record {version} of {session} cannot be read ({error}); nothing was deleted, and the records "
-            f"before it are whole: read with until={version - 1}",
+            f"before it are whole: read with until={version - 1}, on the command line with --at {version - 1}",
             session=session,
             version=version,
         ) from error
+
+
+def _text(payload: bytes) -> bytes:
+    """Return a payload. Raises ValueError or TypeError if it is no UTF-8: foreign fields are decoded later."""
+    if type(payload) is not bytes or not payload.isascii():
+        str(payload, "utf-8")
+    return payload
 
 
 Row = tuple[str, int, int, str, bytes, bytes, bytes, int, bytes | None]
@@ -166,7 +173,7 @@ def read_rows(rows: Sequence[Row]) -> list[Record]:
     """Decode stored rows. Raises DamagedError, naming the record."""
     try:
         return [
-            Record(name, version, position, tag, decode_known(data), data, hashed, key, at, erased)
+            Record(name, version, position, tag, decode_known(_text(data)), data, hashed, key, at, erased)
             for name, version, position, tag, data, hashed, key, at, erased in rows
         ]
     except (ValueError, TypeError, RecursionError):  # one is unknown, holds lone surrogates, or is damaged

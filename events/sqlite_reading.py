@@ -90,7 +90,7 @@ def _missing(path: Path, number: int, session: str | None) -> DamagedError:
     which = f"position {number}" if session is None else f"record {number} of {session}"
     return DamagedError(
         f"{path} is damaged: {which} is missing or not whole; nothing was deleted. Restore a copy, or read "
-        f"what is whole{'' if session is None else f': read with until={number - 1}'}",
+        f"what is whole{'' if session is None else f': with until={number - 1}, or --at {number - 1}'}",
         session=session,
         version=None if session is None else number,
     )

@@ -178,3 +178,11 @@ def test_a_damaged_payload_is_not_shown() -> None:
     with pytest.raises(DamagedError) as caught:
         read_event("s", 7, b'{"type":"note.added","name":"4111 1111 1111 1111"}')
     assert "4111" not in str(caught.value)
+
+
+def test_a_payload_that_is_no_utf8_is_damaged_also_where_no_field_of_ours_is() -> None:
+    payload = seal([NoteAdded(name="n", data={"text": "caf\u00e9"})])[0].payload
+    broken = payload.replace("\u00e9".encode(), b"\xff")
+    assert broken != payload
+    with pytest.raises(DamagedError, match="record 3 of s cannot be read"):
+        read_event("s", 3, broken)
