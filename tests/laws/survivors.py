@@ -38,6 +38,7 @@ from batonlog.events import (
 )
 from batonlog.events.log import Alarm, Appended
 from batonlog.events.news import News
+from batonlog.events.record import now
 from batonlog.events.sqlite_file import connect, failure
 from batonlog.projections import ModelRequest
 
@@ -258,7 +259,7 @@ class Shared(SQLiteLog):
     async def _append_at_once(self, session: str, events: Sequence[Event], **options: Any) -> Appended:
         done = await super().append(session, events, **options)
         if not done.duplicate:
-            for record in await self.records(session, after=options["expected"], until=done.version):
+            for record in await super().records(session, after=options["expected"], until=done.version):
                 self._owner.ledger.authors[record.id] = self._owner.name
             self._owner.tell(self._owner, {session: done.version})
         for n, event in enumerate(events):
@@ -270,6 +271,11 @@ class Shared(SQLiteLog):
         return await self._do("acquire", self._acquire_at_once(session, owner, seconds))
 
     async def _acquire_at_once(self, session: str, owner: str, seconds: float) -> Lease | None:
+        row = self._db.execute("SELECT owner, until FROM lease WHERE session = ?", (session,)).fetchone()
+        if row is not None and row[0] != owner and row[1] > now():
+            lease = await super().acquire(session, owner=owner, seconds=seconds)
+            self._owner.ledger.hold(lease is None, f"{owner} takes the lease of {session} from {row[0]}")
+            return lease
         lease = await super().acquire(session, owner=owner, seconds=seconds)
         if lease is not None:
             self._owner.ledger.takers.append((session, owner))
@@ -352,7 +358,7 @@ class Worker(Process):
 
     def whose(self, request: ModelRequest) -> tuple[str, int]:
         session, version = _REQUEST.get()
-        record = at_once(self.own.records(session, after=version - 1, until=version))[0]
+        (record,) = at_once(SQLiteLog.records(self.own, session, after=version - 1, until=version))
         self.ledger.hold(isinstance(record.event, ModelRequested), "a model is asked what nobody announced")
         self.ledger.ask(self.name, session, version, record)
         return session, version

@@ -43,6 +43,7 @@ from batonlog.events import (
     CallRefused,
     Event,
     HandoffMade,
+    InputAdded,
     Limits,
     ModelFailed,
     ModelResponded,
@@ -50,6 +51,7 @@ from batonlog.events import (
     Ref,
     RunCancelled,
     RunResumed,
+    RunStarted,
     ToolAbandoned,
     ToolReturned,
     UsageError,
@@ -445,16 +447,26 @@ class Survival(RuleBasedStateMachine):
         by=anyone,
         n=which,
         part=parts,
+        mid=st.booleans(),
         there=st.sampled_from([False] * 5 + [True]),
-        storm=st.sampled_from([None, Storm("fork"), Storm("fork", after=True), Storm("fork", times=9)]),
+        storm=st.sampled_from([None, None, Storm("fork"), Storm("fork", after=True), Storm("fork", times=9)]),
+        then=st.sampled_from([None, 0, 0, 1]),
     )
-    def fork(self, by: int, n: int, part: int, there: bool, storm: Storm | None) -> None:
-        """Somebody continues a session from an earlier version, or tries to do so into one that is there."""
+    def fork(
+        self, by: int, n: int, part: int, mid: bool, there: bool, storm: Storm | None, then: int | None
+    ) -> None:
+        """Somebody continues a session from an earlier version, or tries to do so into one that is there.
+
+        Often it is forked while a call is in flight, and somebody resumes what comes of it at once.
+        """
         worker, session = self._anyone(by), self._session(n)
         if session not in self._witness.sessions or len(self._sessions) > 5:
             return
         into = self._session(n // 2) if there else f"f{len(self._sessions)}"
-        at = max(1, len(self._witness.sessions[session].records) * (100 - part) // 100)
+        records = self._witness.sessions[session].records
+        begun = [record.version for record in records if mid and record.type == "tool.called"]
+        places = begun or range(1, len(records) + 1)
+        at = max(1, places[(len(places) - 1) * (100 - part) // 100])
         if worker is not self._person:
             worker.own.storms = [storm] if storm is not None else []
 
@@ -465,6 +477,9 @@ class Survival(RuleBasedStateMachine):
             assert await self._person.own.records(session) == before, "a fork changed its parent"
             if into not in self._sessions and await self._person.own.head(into) is not None:
                 self._sessions.append(into)
+                if then is not None:
+                    self._begin(self._workers[then], "resume", into)
+                    await self._workers[then].let(None)
 
         self._happened.append(f"{worker.name} fork {session} at {at} into {into}")
         self._do(fork())
@@ -725,6 +740,8 @@ class Survival(RuleBasedStateMachine):
             state = await self._state(session)
             failed = state.run is not None and state.run.status == "failed"
             assert state.phase == IDLE or failed, f"{session} does not come to rest: {state.phase}"
+            if not await self._is_quiet_fork(session):
+                _check_answered(await self._person.own.records(session))
         await last.leave()
         self._look_at(last)
         self._workers = []
@@ -813,6 +830,20 @@ def _check_said(records: Sequence[Record]) -> None:
         for found in SAID.findall(bytes(item.held))
     )
     assert stands == times, "what was said does not stand in the history once"
+
+
+def _check_answered(records: Sequence[Record]) -> None:
+    """What was said has been shown, or went with the run that somebody cancelled or superseded."""
+    for record in records:
+        match record.event:
+            case InputAdded(goes_to="run"):
+                takes = {"run.started"}
+            case InputAdded() | RunStarted():
+                takes = {"run.started", "model.requested", "run.cancelled", "run.failed"}
+            case _:
+                continue
+        later = {other.type for other in records[record.version :]}
+        assert takes & later, f"what was said at {record.version} of {record.session} is lost"
 
 
 def _announces(event: Event, call: str, attempt: int) -> bool:
