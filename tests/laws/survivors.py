@@ -14,7 +14,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
-from uuid import UUID
 
 from tests.laws.process import Cast, Ids, Process
 from tests.laws.scripts import TRANSFERS
@@ -109,7 +108,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self.now = 0
-        self.authors: dict[UUID, str] = {}
+        self.authors: dict[bytes, str] = {}
+        """By the id of the event."""
         self.takers: list[tuple[str, str]] = []
         """Session and owner of every lease that was taken."""
         self.begun: dict[tuple[str, str, int], Begun] = {}

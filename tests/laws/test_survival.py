@@ -496,6 +496,16 @@ class Survival(RuleBasedStateMachine):
         worker.ask("follow", None, _all(worker, session, after))
         await worker.let(0)
 
+    async def _fork_here(self, session: str, worker: Worker) -> None:
+        """Continue a session from where it is, whatever is in flight, and go on with both."""
+        if not (before := await self._person.own.records(session)):
+            return
+        into = await self._person.engine.fork(session, into=f"f{len(self._sessions)}")
+        self._sessions.append(into)
+        assert await self._person.own.records(session) == before, "a fork changed its parent"
+        self._begin(worker, "resume", into)
+        await worker.let(6)
+
     # -- what becomes of them
 
     @precondition(lambda self: any(worker.gates for worker in self._workers))
@@ -577,6 +587,8 @@ class Survival(RuleBasedStateMachine):
         elif kind < 38:
             self._begin(self._person, ["send", "send", "after", "cancel"][n % 4], session)
             await self._person.let(0)
+        elif kind < 39 and len(self._sessions) < 5:
+            await self._fork_here(session, worker)
         else:
             await self._answer(session, await self._state(session), [["run", "refuse", "answer"][n % 3]])
             for one in self._workers:
@@ -706,9 +718,15 @@ class Survival(RuleBasedStateMachine):
             elif hasattr(self, "_person"):
                 self._tell_all()
         finally:
-            with suppress(RuntimeError):
-                self._runner.close()
+            if hasattr(self, "_person"):
+                self._runner.run(self._stop())
+            self._runner.close()
             self._folder.cleanup()
+
+    async def _stop(self) -> None:
+        """Leave no task and no file open."""
+        for worker in [*self._workers, self._person]:
+            await worker.die()
 
     def _tell_all(self) -> None:
         """Tell what has happened, for people."""
@@ -871,4 +889,4 @@ def _closes(event: Event, key: str | int) -> bool:
 
 
 TestSurvival = pytest.mark.usefixtures("at_once")(Survival.TestCase)
-TestSurvival.settings = tried(40, many=2000, steps=20)
+TestSurvival.settings = tried(36, many=400, steps=20)
