@@ -95,6 +95,7 @@ class Witness:
         self, log: EventLog, code: Code, heard: Sequence[Heard] = (), *, everything: bool = False
     ) -> None:
         """Read all sessions in which something was stored, or all, and hold old and new against the laws."""
+        read = []
         async for head in log.heads():
             seen = self.sessions.get(head.session)
             if seen is not None and len(seen.records) == head.version and not everything:
@@ -103,6 +104,8 @@ class Witness:
             if seen is None:
                 seen = self.sessions[head.session] = Seen(head.session, self._numbers)
             seen.take(records, code)
+            read.append(seen)
+        for seen in read:  # a parent may be read after its fork
             self._check_past_of_fork(seen)
         for one in heard:
             self.sessions[one.session].check_heard(one)
