@@ -555,8 +555,12 @@ class Survival(RuleBasedStateMachine):
             case "cancel" | "after":
                 worker.ask(what, session, engine.cancel(session, after_turn=what == "after"))
             case _:
-                text, run_id = self._text(), f"r{self._said}"
-                self._keyed.append((session, run_id, text))
+                named = [one for one in self._keyed if one[0] == session] if what == "again" else []
+                if named:
+                    _, run_id, text = named[-1]
+                else:
+                    text, run_id = self._text(), f"r{self._said}"
+                    self._keyed.append((session, run_id, text))
                 worker.ask("run", session, engine.run(text, session=session, run_id=run_id), text)
 
     @rule(n=which, answers=answers, schedule=schedules)
@@ -578,7 +582,7 @@ class Survival(RuleBasedStateMachine):
             self._happened.append(f"the lease of {session} runs out")
             run_out(self._path, session)
         elif kind < 36:
-            what = ["run", "run", "resume", "resume", "recover", "recover", "send", "cancel"][kind - 28]
+            what = ["run", "again", "resume", "resume", "recover", "recover", "send", "cancel"][kind - 28]
             if len(worker.works) < 4:
                 self._begin(worker, what, session)
                 await worker.let(0)
