@@ -35,7 +35,7 @@ from batonlog.projections import (
 async def _begin(context: ToolContext[Played], n: int) -> Played:
     played = context.context
     played.effects.append((context.tool, str(context.call), n, context.idempotency_key))
-    played.see()
+    played.see(context)
     await played.pause()
     return played
 
@@ -194,7 +194,7 @@ def _handoff(played: Played, passing: Passing) -> Handoff[Any]:
 
     async def callback(context: ToolContext[Played], value: object = None) -> None:
         played.effects.append((context.tool, str(context.call), 0, context.idempotency_key))
-        played.see()
+        played.see(context)
         await played.pause()
         if passing.callback == "raise":
             raise FailedError("callback")

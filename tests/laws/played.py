@@ -61,7 +61,7 @@ class Played:
         for _ in range(rounds):
             await asyncio.sleep(0)
 
-    def see(self) -> None:
+    def see(self, context: object = None) -> None:
         """Look at the state that the engine holds right now."""
         claim = self.engine._sessions._claims.get(self.session)
         if self.look is not None and claim is not None and claim.driver is not None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from tests.laws.cast import ALL_TOOLS
 from tests.laws.played import USED
@@ -17,7 +17,7 @@ from tests.laws.scripts import AGENTS, JSON, Thing, named
 from tests.laws.shipped import Composed, built
 from tests.laws.witness import Expected, Heard
 
-from batonlog.engine import Agent, Engine, Handoff, ToolContext, handoff
+from batonlog.engine import Agent, Engine, Handoff, Retries, ToolContext, UnavailableError, handoff
 from batonlog.engine.models import ChainLostError, Delta, ModelResponse, TooLongError
 from batonlog.events import (
     Event,
@@ -64,6 +64,29 @@ class Cast:
     second_model: Sequence[int] = ()
     """Agents that ask another model."""
     ping_pong: int | None = 4
+    busy: Literal["refuse", "queue", "steer"] = "refuse"
+    gone: Sequence[int] = ()
+    """Agents that this process does not have."""
+    stand_in: bool = False
+    """The first agent acts for those that are gone."""
+    attempts: int = 1
+    """How often a model that does not answer is asked."""
+    spare: bool = False
+    """There is another model to fall back on."""
+
+    @property
+    def agents(self) -> list[int]:
+        """Those that this process has."""
+        return [n for n in range(len(AGENTS)) if n not in self.gone]
+
+    def of(self, record: Record) -> Self:
+        """The code that appended a record: there is no other."""
+        return self
+
+    def acts(self, agent: str | None) -> str | None:
+        """Who acts when control is with an agent."""
+        gone = agent not in [AGENTS[n] for n in self.agents]
+        return AGENTS[self.agents[0]] if gone and self.stand_in else agent
 
     def expect(self, source: str, target: str) -> Expected:
         """What the handoff from one agent to another does."""
@@ -74,7 +97,8 @@ class Cast:
 
     def begins(self, active: str | None) -> str | None:
         """Who gets what the user says, as far as that does not depend on the last run."""
-        known = {"active": active or AGENTS[0], "entry": AGENTS[0]}
+        first = AGENTS[self.agents[0]]
+        known = {"active": self.acts(active) if active else first, "entry": first}
         return known.get(self.next_agent)
 
 
@@ -84,7 +108,7 @@ class Answer:
 
     output: Sequence[Thing] = ()
     incomplete: bool = False
-    error: Literal["", "long", "lost", "broken"] = ""
+    error: Literal["", "long", "lost", "broken", "down", "gone"] = ""
     counted: bool = True
     """It says how many tokens it was given."""
 
@@ -99,7 +123,7 @@ class Process:
     def __init__(self, path: Path, cast: Cast, ids: "Ids") -> None:
         self.cast = cast
         self.ids = ids
-        self.store = SQLiteLog(path)
+        self.store = self.open(path)
         self.port = Port(self)
         self.alive = True
         self.fuse: int | None = None
@@ -111,18 +135,41 @@ class Process:
         """Session and version of each request, by its digest."""
         self.heard: list[Heard] = []
         self.leases: dict[str, Lease] = {}
-        first, second = Mouth(self, "first"), Mouth(self, "second")
-        self.engine: Engine[Any] = Engine(
+        self.engine: Engine[Any] = self.build()
+
+    def open(self, path: Path) -> SQLiteLog:
+        """Open its store."""
+        return SQLiteLog(path)
+
+    def build(self) -> Engine[Any]:
+        """Make its engine."""
+        return self.engine_of(Engine)
+
+    def engine_of(self, kind: type[Engine[Any]], *, limits: Limits | None = None) -> Engine[Any]:
+        """Make an engine by its cast."""
+        cast, first, second = self.cast, Mouth(self, "first"), Mouth(self, "second")
+        return kind(
             self.port,
-            agents=[_agent(n, cast, second) for n in range(len(AGENTS))],
+            agents=[_agent(n, cast, second) for n in cast.agents],
             model=first,
+            fallback=Mouth(self, "spare") if cast.spare else None,
+            retries=Retries(attempts=cast.attempts, first=0),
             handoff_filter=None if cast.default is None else built(cast.default),
             compact=None if cast.compact is None else built(cast.compact),
             compact_above=cast.compact_above if cast.compact is not None else None,
             next_agent=cast.next_agent,
-            limits=Limits(turns=8, ping_pong=cast.ping_pong),
+            busy=cast.busy,
+            unknown_agent="entry" if cast.stand_in else "raise",
+            limits=limits or Limits(turns=8, ping_pong=cast.ping_pong),
             context_for=lambda session: Playing(self, session),
         )
+
+    def whose(self, request: ModelRequest) -> tuple[str, int]:
+        """Session and version of a request."""
+        return self.asked[request.digest]
+
+    def saw(self, session: str, context: ToolContext[Any]) -> None:
+        """An effect begins."""
 
     async def point(self) -> None:
         """Go on, or die here."""
@@ -245,7 +292,7 @@ class Mouth:
 
     async def respond(self, request: ModelRequest, /) -> AsyncIterator[Delta | ModelResponse]:
         process = self._process
-        session, version = process.asked[request.digest]
+        session, version = process.whose(request)
         process.heard.append(Heard(session, version, request, [bytes(item) for item in request.raw_input]))
         await process.point()
         number = process.ids()
@@ -262,6 +309,8 @@ class Mouth:
                 raise ChainLostError("not found")
             case "broken":
                 raise BrokenError("broken")
+            case "down" | "gone":
+                raise UnavailableError(answer.error, again=answer.error == "down")
             case _:
                 pass
         yield ModelResponse(
@@ -301,8 +350,9 @@ class Playing:
     def store(self) -> EventLog:
         return self.process.port
 
-    def see(self) -> None:
-        """Look at nothing."""
+    def see(self, context: ToolContext[Any]) -> None:
+        """An effect begins."""
+        self.process.saw(self.session, context)
 
     async def pause(self) -> None:
         """Die here, or go on."""
@@ -310,6 +360,7 @@ class Playing:
 
 
 async def _ready(context: ToolContext[Any]) -> None:
+    context.context.see(context)
     await context.context.pause()
     context.note("passed", str(context.call))
 
@@ -332,7 +383,9 @@ def _agent(n: int, cast: Cast, second: Mouth) -> Agent[Any]:
         instructions=f"You are {AGENTS[n]}.",
         tools=list(ALL_TOOLS.values()),
         handoffs=[
-            _handoff(AGENTS[b], edge) for (a, b), edge in zip(PAIRS, cast.edges, strict=True) if a == n
+            _handoff(AGENTS[b], edge)
+            for (a, b), edge in zip(PAIRS, cast.edges, strict=True)
+            if a == n and b not in cast.gone
         ],
         model=second if n in cast.second_model else None,
     )

@@ -67,6 +67,14 @@ class Expected(NamedTuple):
 class Code(Protocol):
     """What was expected of the code that has just run."""
 
+    def of(self, record: Record) -> "Code":
+        """The code that appended a record."""
+        ...
+
+    def acts(self, agent: str | None) -> str | None:
+        """Who should act when control is with that agent."""
+        ...
+
     def expect(self, source: str, target: str) -> Expected:
         """What the handoff from one agent to another should do."""
         ...
@@ -87,6 +95,7 @@ class Witness:
         self, log: EventLog, code: Code, heard: Sequence[Heard] = (), *, everything: bool = False
     ) -> None:
         """Read all sessions in which something was stored, or all, and hold old and new against the laws."""
+        read = []
         async for head in log.heads():
             seen = self.sessions.get(head.session)
             if seen is not None and len(seen.records) == head.version and not everything:
@@ -95,6 +104,8 @@ class Witness:
             if seen is None:
                 seen = self.sessions[head.session] = Seen(head.session, self._numbers)
             seen.take(records, code)
+            read.append(seen)
+        for seen in read:  # a parent may be read after its fork
             self._check_past_of_fork(seen)
         for one in heard:
             self.sessions[one.session].check_heard(one)
@@ -169,7 +180,7 @@ class Seen:
     # -- one record
 
     def _judge(self, record: Record, code: Code) -> None:
-        old, event = self.state, record.event
+        old, event, code = self.state, record.event, code.of(record)
         assert record.version == old.version + 1, "versions have a gap"
         self._hash = link(self._hash, record.session, record.version, record.id, record.digest)
         assert record.hash == self._hash, "the hash chain is broken"
@@ -218,7 +229,7 @@ class Seen:
             case _:
                 assert self.state.agent == old.agent, f"{record.type} passed control"
         if isinstance(record.event, ModelRequested):
-            assert record.event.agent == old.agent, "somebody asks who does not hold control"
+            assert record.event.agent == code.acts(old.agent), "somebody asks who does not hold control"
         if isinstance(record.event, RunStarted) and record.session == self.session:
             begins = code.begins(old.agent)
             assert begins in (None, record.event.agent), f"{record.event.agent} begins instead of {begins}"
