@@ -24,7 +24,7 @@ demo: $(READY)
 	@$(BIN)/batonlog demo --chain
 
 test: $(READY_TO_TEST)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 check: $(READY_TO_TEST)
 	$(BIN)/ruff format --check

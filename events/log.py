@@ -174,6 +174,7 @@ class EventLog(Protocol):
 
         Empty if there is no such session.
         """
+        after = max(after, 0)
         own = [record async for record in self.read(session, after=after, until=until)]
         if own and own[0].version == after + 1:
             return tuple(own)
@@ -188,7 +189,16 @@ class EventLog(Protocol):
         if parent is None or after >= parent.at:
             return tuple(own)
         inherited = parent.at if until is None else min(parent.at, until)
-        return (*await self.records(parent.parent, after=after, until=inherited), *own)
+        past = await self.records(parent.parent, after=after, until=inherited)
+        if len(past) < inherited - after:
+            missing = after + len(past) + 1
+            raise DamagedError(
+                f"{session} continues {parent.parent} at version {parent.at}, whose record {missing} is not there; "
+                f"nothing was deleted. Restore a copy, or read what is stored under its own name",
+                session=session,
+                version=missing,
+            )
+        return (*past, *own)
 
     async def _parent(self, session: str) -> SessionForked | None:
         """What a session continues: a fork's own records begin with it."""

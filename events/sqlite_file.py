@@ -61,7 +61,16 @@ def _open(path: Path, read_only: bool) -> sqlite3.Connection:
     )
     connection.execute("PRAGMA recursive_triggers = ON")
     connection.execute("PRAGMA trusted_schema = OFF")
+    if read_only and _lost_its_end(path):  # SQLite would open none of it; so it is read up to there
+        connection.execute("PRAGMA writable_schema = ON")
     return connection
+
+
+def _lost_its_end(path: Path) -> bool:
+    """Whether a database is shorter than its header says: the size of its pages, and their number."""
+    with path.open("rb") as file:
+        header = file.read(32)
+    return path.stat().st_size < int.from_bytes(header[16:18], "big") * int.from_bytes(header[28:32], "big")
 
 
 def _check(connection: sqlite3.Connection, path: Path, read_only: bool) -> None:
@@ -152,7 +161,8 @@ def failure(path: Path, error: Exception, *, session: str | None = None) -> LogE
     if name.startswith("SQLITE_CORRUPT") or _is_damage(error):
         of = f" where {session} is read" if session is not None else ""
         return DamagedError(
-            f"{path} is damaged{of} ({error}); nothing was deleted. Restore a copy, or read what is whole",
+            f"{path} is damaged{of} ({error}); nothing was deleted. Restore a copy, or read what "
+            f"is whole, read_only",
             session=session,
         )
     if name.startswith("SQLITE_READONLY"):

@@ -49,10 +49,20 @@ def _read(
                 return records, DamagedError(error, session=session)
             records += read_rows([row])
     except BROKEN as broken:
-        return records, failure(path, broken, session=session)
+        before = _stepped_over(db, where, values, len(records))
+        return records + before, failure(path, broken, session=session)
     except DamagedError as damaged:
         return records, damaged
     return records, None
+
+
+def _stepped_over(db: sqlite3.Connection, where: str, values: Sequence[Any], read: int) -> list[Record]:
+    """The record before the one that cannot be read: sqlite3 takes a step ahead, and drops it if that fails."""
+    query = f"SELECT {_COLUMNS} FROM event WHERE {where} LIMIT 1 OFFSET {read}"
+    try:
+        return read_rows(db.execute(query, values).fetchall())
+    except (*BROKEN, DamagedError, TypeError):  # it is that one
+        return []
 
 
 def _checked(path: Path, found: Found, after: int, session: str | None) -> Found:

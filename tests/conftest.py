@@ -14,6 +14,9 @@ from typer.testing import CliRunner
 from batonlog.engine.cli.app import app
 from batonlog.engine.testing.fake_responses import FakeResponsesServer, Step
 
+# Failures of the shipped suite show both sides of a comparison.
+pytest.register_assert_rewrite("batonlog.events.testing")
+
 
 class Done:
     """What a command came to."""
