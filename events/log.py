@@ -179,7 +179,7 @@ class EventLog(Protocol):
         if own and own[0].version == after + 1:
             return tuple(own)
         parent = await self._parent(session)
-        if parent is None and own:
+        if own and (parent is None or (after < parent.at != own[0].version - 1)):
             raise DamagedError(
                 f"{session} begins at version {own[0].version}, and what it continues is not there; nothing was "
                 f"deleted. Restore a copy, or read what is stored under its own name",

@@ -85,7 +85,9 @@ def _checked(path: Path, found: Found, after: int, session: str | None) -> Found
 
 def _is_whole(record: Record) -> bool:
     return (
-        record.type == tag_of(record.event)
+        type(record.session) is str
+        and type(record.version) is int
+        and record.type == tag_of(record.event)
         and type(record.hash) is bytes
         and len(record.hash) == 32
         and type(record.id) is bytes
