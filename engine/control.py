@@ -83,6 +83,10 @@ class Control:
         always: bool = False,
     ) -> None:
         """Record a person's word on a call that waits."""
+        if not isinstance(call, Ref | str):
+            raise UsageError(
+                f"{call!r:.60} is no call key: give one such as '4.0', or its Ref", session=session
+            )
         ref = call if isinstance(call, Ref) else Ref.parse(call)
         try:
             given = plain(output)

@@ -366,6 +366,9 @@ class Engine(Generic[_Ctx]):
         """
         name = into if into is not None else str(self._new_id())
         check_session(name)
+        check_session(session)
+        if at is not None and type(at) is not int:
+            raise UsageError(f"at={at!r:.60} is no version: give a number, such as 4", session=session)
         head = await self.log.head(session)
         if head is None:
             raise UnknownSessionError(f"no session {session} in this log", session=session)

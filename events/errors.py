@@ -52,8 +52,12 @@ class ConflictError(LogError):
     """The version at which the session stands."""
 
     def __init__(self, session: str, *, expected: int, actual: int) -> None:
+        new = f"{session} exists already, at version {actual}. Give a new name, or read it and go on there."
+        stale = (
+            f"cannot append to {session} at version {expected}: it is at {actual}. Read it again and retry."
+        )
         super().__init__(
-            f"cannot append to {session} at version {expected}: it is at {actual}. Read it again and retry.",
+            new if expected == 0 else stale,
             session=session,
             version=expected,
         )

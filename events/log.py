@@ -241,7 +241,8 @@ def _polling() -> Iterator[Alarm]:
 
 def check_name(session: str) -> None:
     """Refuse what is no name of a session. Child sessions have a `/` in theirs."""
-    if not 1 <= len(session) <= 500:
+    given: object = session  # whoever does not check types is told as well
+    if not isinstance(given, str) or not 1 <= len(given) <= 500:
         raise UsageError(f"a session's name is a text of 1 to 500 characters, not {session!r:.60}")
     if not session.isprintable() or session.strip() != session:
         raise UsageError(

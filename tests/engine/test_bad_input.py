@@ -680,8 +680,25 @@ async def test_a_fork_into_a_session_that_exists_is_refused() -> None:
     one = engine("hi", "hi")
     await one.run("go", session="s")
     await one.run("go", session="t")
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConflictError, match=r"t exists already, at version 5\. Give a new name"):
         await one.fork("s", into="t")
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (lambda one: one.approve("s", None, by="anna"), "None is no call key: give one such as '4.0'"),
+        (lambda one: one.settle("s", 7, "x", by="anna"), "7 is no call key"),
+        (lambda one: one.fork("s", at="3"), "at='3' is no version: give a number"),
+        (lambda one: one.fork("s", at=2.5), "at=2.5 is no version"),
+        (lambda one: one.resume(None), "a session's name is a text"),
+    ],
+)
+async def test_what_is_of_another_type_is_named(use: Callable[[Engine[object]], Any], says: str) -> None:
+    one = engine("hi")
+    await one.run("go", session="s")
+    with pytest.raises(UsageError, match=says):
+        await use(one)
 
 
 def test_a_history_of_nothing_is_legal() -> None:
