@@ -684,6 +684,106 @@ async def test_a_fork_into_a_session_that_exists_is_refused() -> None:
         await one.fork("s", into="t")
 
 
+@pytest.mark.parametrize("name", ["a/b", "", " a", "x" * 501])
+async def test_a_fork_into_what_is_no_name_of_a_session_is_refused(name: str) -> None:
+    one = engine("hi")
+    await one.run("go", session="s")
+    with pytest.raises(UsageError, match=r"name"):
+        await one.fork("s", into=name)
+    assert [head.session async for head in one.log.heads()] == ["s"]
+
+
+@tool(needs_approval=True)
+def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+WORDS: dict[str, Callable[[Engine[object], str], Any]] = {
+    "approve": lambda one, call: one.approve("s", call, by="li"),
+    "reject": lambda one, call: one.reject("s", call, by="li"),
+    "settle": lambda one, call: one.settle("s", call, "ok", by="li"),
+}
+words = pytest.mark.parametrize("word", WORDS.values(), ids=WORDS)
+
+
+@words
+async def test_a_call_that_is_unknown_foreign_decided_or_settled_is_not_decided(
+    word: Callable[[Engine[object], str], Any],
+) -> None:
+    log = MemoryLog()
+    one = engine(function_call(pay, {}), "hi", function_call(pay, {}), log=log, tools=[pay])
+    (waits,) = (await one.run("go", session="s")).open_calls
+    call = str(waits.call)
+    await one.run("go", session="t")
+    await one.run("go", session="t")
+    (foreign,) = (await one.status("t")).open_calls
+    assert foreign.call != waits.call
+
+    async def refused(key: str, says: str) -> None:
+        before = await log.records("s")
+        with pytest.raises(UsageError, match=says):
+            await word(one, key)
+        assert await log.records("s") == before
+
+    await refused("99.0", f"s has no open call 99.0; waiting: {call}")
+    await refused("1.0", f"s has no open call 1.0; waiting: {call}")
+    await refused(str(foreign.call), f"s has no open call {foreign.call}; waiting: {call}")
+    await one.settle("s", call, "paid", by="anna")
+    await refused(call, f"call {call} of s .pay. was decided already, by anna")
+    model = ScriptedModel("done")
+    await Engine(log, agents=[Agent("a", tools=[pay])], model=model).resume("s")
+    await refused(call, f"s has no open call {call}; waiting: none")
+
+
+async def test_cancelling_twice_is_refused_and_recorded_once() -> None:
+    one = engine(function_call(pay, {}), tools=[pay])
+    await one.run("go", session="s")
+    await one.cancel("s")
+    before = await one.log.records("s")
+    with pytest.raises(UsageError, match="s has no open run to cancel"):
+        await one.cancel("s")
+    assert await one.log.records("s") == before
+    assert [record.type for record in before].count("run.cancelled") == 1
+
+
+async def test_resuming_a_run_that_has_ended_gives_its_result_again_and_records_nothing() -> None:
+    one = engine("hi")
+    first = await one.run("go", session="s")
+    before = await one.log.records("s")
+    for _ in range(3):
+        again = await one.resume("s")
+        assert (again.run_id, again.final_output, again.version) == (first.run_id, "hi", first.version)
+    assert await one.log.records("s") == before
+
+
+async def test_two_engines_that_recover_at_once_do_everything_once() -> None:
+    log, begun = MemoryLog(), asyncio.Event()
+    ran: list[str] = []
+
+    @tool(idempotent=True)
+    async def wait() -> str:
+        ran.append("x")
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+        return "waited"
+
+    lost = engine(function_call(wait, {}), log=log, tools=[wait])
+    running = asyncio.ensure_future(lost.run("go", session="s"))
+    await begun.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    both = [engine("done", log=log, tools=[wait]) for _ in range(2)]
+    await asyncio.gather(*(one.recover() for one in both))
+    async for _ in lost.updates("s"):  # until it rests
+        pass
+    await asyncio.gather(*(one.close() for one in both))
+    types = [record.type for record in await log.records("s")]
+    assert len(ran) == 2  # once before the crash, and once after it
+    assert types.count("run.resumed") == types.count("tool.returned") == types.count("run.completed") == 1
+
+
 @pytest.mark.parametrize(
     ("use", "says"),
     [
